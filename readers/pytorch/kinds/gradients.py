@@ -16,15 +16,12 @@ from mspc.readers.pytorch.kinds.pointwise import log_odds
 from mspc.readers.pytorch.kinds.reductions import of_target, of_truths, reduced
 from mspc.readers.pytorch.kinds.shapes import part_replaced, selected_replaced, windows
 from mspc.readers.pytorch.kinds.spatial import (
+    RESIZED,
     SCALES,
-    WEIGHTS,
     any_convolution,
     averaged,
     averaged_adaptively,
     averaged_in_space,
-    of_nearest,
-    resized,
-    resized_by,
     sampled,
 )
 
@@ -303,18 +300,10 @@ GRADIENTS = (
         lambda dout, self: gradients(averaged_adaptively)(dout, self, dout.shape[-2:])),
     row("_adaptive_avg_pool3d_backward.default", "grad_output, self", lambda dout, self: gradients(
         functional.adaptive_avg_pool3d)(dout, self, dout.shape[-3:])),
-    *(row(f"{name}{dims}d_backward.default", f"grad_output, -output_size, input_size, {SCALES[dims]}",
-          lambda dout, sizes, *factors, exact=exact: of_size(of_nearest)(dout, sizes, dout.shape[2:], factors, exact))
-      for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)) for dims in (1, 2, 3)),
-    *(row(f"{name}_backward.default", f"grad_output, -output_size, input_size, align_corners, {SCALES[dims]}",
-          lambda dout, sizes, corners, *factors, mode=mode: of_size(resized)(
-              dout, sizes, dout.shape[2:], mode, corners, factors))
-      for name, mode, dims in (("upsample_linear1d", "linear", 1), ("upsample_bilinear2d", "bilinear", 2),
-                               ("upsample_trilinear3d", "trilinear", 3))),
-    *(row(f"{name}_backward.default", f"grad_output, -output_size, input_size, align_corners, {SCALES[2]}",
-          lambda dout, sizes, corners, *factors, weights=weights: of_size(lambda x: resized_by(
-              weights, x, dout.shape[2:], corners, factors))(dout, sizes))
-      for name, weights in WEIGHTS.items()),
+    *(row(f"{name}_backward.default", f"grad_output, -output_size, input_size{corners}, {SCALES[dims]}",
+          lambda dout, sizes, *rest, function=function, plain=corners != "": of_size(function)(
+              dout, sizes, dout.shape[2:], *rest[:plain], rest[plain:]))
+      for name, dims, corners, function in RESIZED),
     row("_pdist_backward.default", "grad, self, p, -pdist", gradients(lambda self, p: ops.pdist(self, float(p)))),
     row("_embedding_bag_backward.default", "grad, indices, offsets, -offset2bag, -bag_size, -maximum_indices, "
         "num_weights, scale_grad_by_freq, mode, -sparse, per_sample_weights, padding_idx=-1", bags_gradient),

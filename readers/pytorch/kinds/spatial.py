@@ -14,11 +14,13 @@ import numpy as np
 from mspc.ir.types import FLOAT64
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
 from mspc.mindspore_api.ops.function.nn_func import transposed_convolution
 from mspc.ops.convolution.resizing import cubic, cubic_matrix, linear_matrix
 from mspc.readers.pytorch.kinds.kind import Kind, row
 from mspc.readers.pytorch.kinds.linear import of_parts
+from mspc.readers.pytorch.kinds.shapes import exchanged
 
 # PyTorch resizes a line of pixels by a matrix of weights, one for each dimension of an image.
 
@@ -86,11 +88,6 @@ def is_even(places: np.ndarray, size: int) -> bool:
 
 def _triangle(distance: float) -> float:
     return max(0.0, 1.0 - abs(distance))
-
-
-def of_number(value: Any) -> Any:
-    """Return a list of sizes, as a tuple; one alone as it is."""
-    return tuple(value) if isinstance(value, (tuple, list)) else value
 
 
 def in_batches(dims: Any, function: Any) -> Any:
@@ -182,10 +179,7 @@ def greatest_of_batch(
     input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, with_places: Any = False
 ) -> Any:
     """Return the greatest element of every window, and its place in the image if that is asked for."""
-    steps = of_number(stride) if stride else None
-    return functional.max_pool2d(
-        input, of_number(kernel_size), steps, of_number(padding), of_number(dilation), ceil_mode, with_places
-    )
+    return functional.max_pool2d(input, kernel_size, stride or None, padding, dilation, ceil_mode, with_places)
 
 
 greatest = in_batches(2, greatest_of_batch)
@@ -207,9 +201,7 @@ def greatest_in_space(
     self: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil: Any, with_places: Any = False
 ) -> Any:
     """Return the greatest element of every window of a volume, and its place if that is asked for."""
-    return ops.max_pool3d(
-        self, of_number(size), of_number(stride) if stride else None, of_number(padding), of_number(dilation), ceil,
-        with_places)
+    return ops.max_pool3d(self, size, stride or None, padding, dilation, ceil, with_places)
 
 
 def averaged(
@@ -223,8 +215,7 @@ def averaged(
 
 def averaged_in_space(self: Any, size: Any, stride: Any, padding: Any, ceil: Any, counts: Any, divisor: Any) -> Any:
     """Return the mean of every window of a volume."""
-    return functional.avg_pool3d(
-        self, of_number(size), of_number(stride) if stride else None, of_number(padding), ceil, counts, divisor)
+    return functional.avg_pool3d(self, size, stride or None, padding, ceil, counts, divisor)
 
 
 def averaged_adaptively(self: Any, output_size: Any) -> Any:
@@ -260,7 +251,7 @@ def along_lines(input: Any, matrices: Any) -> Any:
     return input
 
 
-def resized(input: Any, size: Any, mode: Any, corners: Any, factors: Any) -> Any:
+def resized(mode: Any, input: Any, size: Any, corners: Any, factors: Any) -> Any:
     """Images in another size, linearly between their pixels; by factors that make no whole sizes as these say."""
     new, by = sizes_of(input, size, factors)
     if mode != "trilinear" if corners else by == (None,) * len(by):
@@ -269,7 +260,7 @@ def resized(input: Any, size: Any, mode: Any, corners: Any, factors: Any) -> Any
     return along_lines(input, [linear_weights(n, m, corners, f, kind) for n, m, f in lines])
 
 
-def of_nearest(input: Any, size: Any, factors: Any, is_exact: Any = False) -> Any:
+def of_nearest(is_exact: Any, input: Any, size: Any, factors: Any) -> Any:
     """Images in another size, each pixel the nearest one."""
     new, by = sizes_of(input, size, factors)
     lines = [nearest_places(n, m, f, is_exact) for n, m, f in zip(input.shape[2:], new, by, strict=True)]
@@ -296,13 +287,85 @@ def sampled(input: Any, grid: Any, mode: Any, padding: Any, corners: Any) -> Any
         input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding], corners)
 
 
+def part_means(first: Any, extent: Any, parts: Any, points: Any, length: Any) -> Any:
+    """Return [boxes, parts, length]: the weights of the pixels of a line in the mean of `points` points of every part
+    of a box, which begins at `first` and is `extent` long; points far outside count as 0."""
+    steps = (ops.cast(ops.arange(parts * points), extent.dtype) + 0.5) / (parts * points)
+    places = ops.ExpandDims()(ops.ExpandDims()(first, 1) + ops.ExpandDims()(extent, 1) * steps, 2)
+    inside = ops.LogicalAnd()(ops.GreaterEqual()(places, -1), ops.LessEqual()(places, length))
+    apart = ops.Abs()(ops.clamp(places, 0, length - 1) - ops.cast(ops.arange(length), extent.dtype))
+    weights = ops.ReLU()(1 - apart) * ops.cast(inside, extent.dtype)
+    return ops.ReduceMean()(ops.Reshape()(weights, (-1, parts, points, length)), 2)
+
+
+def means_in_boxes(input: Any, rois: Any, scale: Any, height: Any, width: Any, points: Any, aligned: Any) -> Any:
+    """Return the means of the parts of boxes [n, 5] of an image's number and two corners: products with the weights of
+    rows, of all images, and of columns."""
+    if points <= 0:
+        raise ApiValueError(f"roi_align: how many points a part has depends on its box for sampling_ratio {points}",
+                            notes=["give a number, as 2"])  # fmt: skip
+    images, channels, rows, columns = input.shape
+    boxes = ops.stop_gradient(rois)
+    corners = boxes[:, 1:] * scale - (0.5 if aligned else 0.0)
+    extents = corners[:, 2:] - corners[:, :2]
+    extents = extents if aligned else ops.clamp(extents, 1.0)
+    own = ops.Equal()(boxes[:, :1], ops.cast(ops.arange(images), boxes.dtype))
+    down = part_means(corners[:, 1], extents[:, 1], height, points, rows)
+    down = ops.ExpandDims()(down, 2) * ops.cast(ops.Reshape()(own, (-1, 1, images, 1)), down.dtype)
+    across = part_means(corners[:, 0], extents[:, 0], width, points, columns)
+    lines = ops.Reshape()(ops.Transpose()(input, (0, 2, 1, 3)), (images * rows, channels * columns))
+    found = ops.matmul(ops.Reshape()(down, (-1, images * rows)), lines)
+    found = ops.matmul(ops.Reshape()(found, (-1, height * channels, columns)), exchanged(across, 1, 2))
+    return ops.Transpose()(ops.Reshape()(found, (-1, height, channels, width)), (0, 2, 1, 3))
+
+
+def deformed(
+    input: Any, weight: Any, offset: Any, mask: Any, bias: Any, step_h: Any, step_w: Any, pad_h: Any, pad_w: Any,
+    apart_h: Any, apart_w: Any, groups: Any, fields: Any, masked: Any,
+) -> Any:  # fmt: skip
+    """Return a convolution that reads pixels between those of its windows, at offsets for each of `fields` parts of the
+    channels."""
+    n, channels, rows, columns = input.shape
+    height, width = offset.shape[2:]
+    taps = weight.shape[2] * weight.shape[3]
+    moved = ops.Reshape()(offset, (n * fields, taps, 2, height, width))
+    tap_h, tap_w = np.divmod(np.arange(taps).reshape(-1, 1, 1), weight.shape[3])
+    below = tap_h * apart_h + np.arange(height).reshape(1, -1, 1) * step_h - pad_h
+    right = tap_w * apart_w + np.arange(width).reshape(1, 1, -1) * step_w - pad_w
+    y, x = [(moved[:, :, axis] + Tensor(places.astype(input.dtype.numpy))) * (2 / length) + (1 / length - 1)
+            for axis, places, length in ((0, below, rows), (1, right, columns))]  # fmt: skip
+    grid = ops.Reshape()(ops.stack([x, y], -1), (n * fields, taps * height, width, 2))
+    parts = ops.Reshape()(input, (n * fields, channels // fields, rows, columns))
+    found = functional.grid_sample(parts, grid, "bilinear", "zeros", False)
+    found = ops.Reshape()(found, (n, fields, channels // fields, taps, height * width))
+    if masked:
+        found = found * ops.Reshape()(mask, (n, fields, 1, taps, height * width))
+    found = ops.Reshape()(found, (n, groups, channels // groups * taps, height * width))
+    out = ops.matmul(ops.Reshape()(weight, (groups, weight.shape[0] // groups, -1)), found)
+    return ops.Reshape()(out, (n, -1, height, width)) + ops.Reshape()(bias, (-1, 1, 1))
+
+
 SCALES = {1: "scales=None", 2: "scales_h=None, scales_w=None", 3: "scales_d=None, scales_h=None, scales_w=None"}
 """Arguments of kinds that resize lines, images and volumes."""
-WEIGHTS = {
-    "upsample_bicubic2d": cubic_weights, "_upsample_bilinear2d_aa": partial(filtered_weights, "bilinear"),
-    "_upsample_bicubic2d_aa": partial(filtered_weights, "bicubic"),
-}  # fmt: skip
-"""Matrices of kinds that resize by products."""
+RESIZED = (
+    *((f"{name}{dims}d", dims, "", partial(of_nearest, exact)) for dims in SCALES
+      for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True))),
+    *((f"upsample_{mode}{dims}d", dims, ", align_corners", partial(resized, mode))
+      for dims, mode in enumerate(("linear", "bilinear", "trilinear"), 1)),
+    *((name, 2, ", align_corners", partial(resized_by, weights)) for name, weights in (
+        ("upsample_bicubic2d", cubic_weights), ("_upsample_bilinear2d_aa", partial(filtered_weights, "bilinear")),
+        ("_upsample_bicubic2d_aa", partial(filtered_weights, "bicubic")))),
+)  # fmt: skip
+"""Kinds that resize: their names, dimensions, the argument for corners if they have it, and functions."""
+
+
+def resizing(name: str, dims: int, corners: str, function: Any) -> list[Kind]:
+    """Return the rows of a kind that resizes: with factors as one argument, and with one for each dimension."""
+    plain = 1 + bool(corners)
+    return row(f"{name}.vec", f"input, output_size{corners}, scale_factors", function) + row(
+        f"{name}.default", f"self, output_size{corners}, {SCALES[dims]}",
+        lambda self, *rest: function(self, *rest[:plain], rest[plain:]))  # fmt: skip
+
 
 _ALONE = re.compile(r"aten\._?(?:conv_transpose|adaptive_max_pool|adaptive_avg_pool|avg_pool)([123])d\.")
 """Kinds that also take an image without a batch."""
@@ -355,29 +418,15 @@ IMAGES = tuple(map(_taken_alone, (
     row("adaptive_avg_pool1d.default", "self, output_size", averaged_along),
     row("adaptive_max_pool2d.default", "self, output_size",
         lambda self, output_size: functional.adaptive_max_pool2d(self, tuple(output_size), True)),
-    row("upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec", "input, output_size, scale_factors",
-        of_nearest),
-    row("_upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec",
-        "input, output_size, scale_factors",
-        lambda input, output_size, scale_factors: of_nearest(input, output_size, scale_factors, True)),
-    *(row(f"{name}{dims}d.default", f"self, output_size, {SCALES[dims]}",
-          lambda self, size, *factors, exact=exact: of_nearest(self, size, factors, exact))
-      for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)) for dims in (1, 2, 3)),
-    *(row(f"upsample_{name}.vec", "input, output_size, align_corners, scale_factors",
-          lambda input, size, corners, factors, mode=name[:-2]: resized(input, size, mode, corners, factors))
-      for name in ("linear1d", "bilinear2d", "trilinear3d")),
-    *(row(f"upsample_{name}.default", f"self, output_size, align_corners, {SCALES[dims]}",
-          lambda self, size, corners, *factors, mode=name[:-2]: resized(self, size, mode, corners, factors))
-      for name, dims in (("linear1d", 1), ("bilinear2d", 2), ("trilinear3d", 3))),
-    *(row(f"{name}.vec", "input, output_size, align_corners, scale_factors", partial(resized_by, weights))
-      for name, weights in WEIGHTS.items()),
-    *(row(f"{name}.default", f"self, output_size, align_corners, {SCALES[2]}",
-          lambda self, size, corners, *factors, weights=weights: resized_by(weights, self, size, corners, factors))
-      for name, weights in WEIGHTS.items()),
+    *(resizing(*each) for each in RESIZED),
     row("col2im.default", "self, output_size, kernel_size, dilation, padding, stride", functional.fold),
     row("grid_sampler.default grid_sampler_2d.default grid_sampler_3d.default",
         "input, grid, interpolation_mode, padding_mode, align_corners",
         sampled),
+    row("torchvision.roi_align.default",
+        "input, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned", means_in_boxes),
+    row("torchvision.deform_conv2d.default", "input, weight, offset, mask, bias, stride_h, stride_w, pad_h, pad_w, "
+        "dilation_h, dilation_w, groups, offset_groups, use_mask", deformed),
     row("im2col.default", "self, kernel_size, dilation, padding, stride", in_batches(2, functional.unfold)),
 )))  # fmt: skip
 """Kinds of images."""

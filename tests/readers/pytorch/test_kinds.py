@@ -43,7 +43,7 @@ OTHERWISE = {
     "multinomial": "its numbers are drawn", "_assert": "it computes nothing", "_print": "it computes nothing",
     "sym_": "it computes nothing",
     "detach_.": "PyTorch refuses it for what is no leaf", "to.device": "it takes a device of PyTorch",
-    "transformers.": "test_experts.py", "torchtitan.": "test_experts.py",
+    "transformers.": "test_experts.py", "torchtitan.": "test_experts.py", "torchvision.": "test_torchvision.py",
     "new_empty": "its numbers are whatever memory has", "bincount": "its size is data",
     "_batch_norm_with_update.default": "test_operators.py",
     "masked_select": "test_bounded_sizes.py", "_unique2": "test_bounded_sizes.py",
@@ -79,6 +79,7 @@ NO_GRADIENT = {
     "_batch_norm_no_update.default": "of its statistics", "linalg_pinv.rcond_tensor": "of its limit",
     "_batch_norm_with_update_functional.default": "of its statistics", "resize.default": "of any",
     "resize_as.default": "of any", "unique_dim.default": "of any", "histogram.bins_tensor": "of any",
+    "scatter.reduce": "of any",
     "scatter.value_reduce": "of a product", "_native_batch_norm_legit_functional.default": "of its statistics",
     "copy.default": "of any", "_native_batch_norm_legit_no_training.default": "of its statistics",
     "native_channel_shuffle.default": "of any", "mkldnn_rnn_layer.default": "of its cell, given alone",
@@ -106,7 +107,7 @@ def test_other_names_have_the_same_arguments() -> None:
 
 
 def test_the_arguments_are_those_of_the_schema() -> None:
-    each(compare_arguments, [(name,) for name in kinds() if not name.startswith(("transformers.", "torchtitan."))])
+    each(compare_arguments, [(name,) for name in kinds() if not name.startswith(("transformers.", "torch"))])
 
 
 def compare_arguments(name: str) -> None:
