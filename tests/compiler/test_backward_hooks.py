@@ -348,16 +348,16 @@ def test_flags_say_a_precision_and_are_attributes() -> None:
 STATE_MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: StateNet().register_buffer(3, STATE_X), "Cell.register_buffer: name must be a string, not 3"),
     (lambda: StateNet().register_buffer("a.b", STATE_X),
-     "Net.register_buffer(): name must be neither empty nor have a dot, and is 'a.b'"),
-    (lambda: StateNet().register_buffer("below", STATE_X), "Net.register_buffer(): there is an attribute 'below'"),
-    (lambda: StateNet().register_buffer("a", 3), "Net.register_buffer(): tensor must be a Tensor or None, not 3"),
-    (lambda: setattr(StateNet(), "factor", 3), "Net.factor is a buffer: a Tensor or None, not 3"),
+     "StateNet.register_buffer(): name must be neither empty nor have a dot, and is 'a.b'"),
+    (lambda: StateNet().register_buffer("below", STATE_X), "StateNet.register_buffer(): there is an attribute 'below'"),
+    (lambda: StateNet().register_buffer("a", 3), "StateNet.register_buffer(): tensor must be a Tensor or None, not 3"),
+    (lambda: setattr(StateNet(), "factor", 3), "StateNet.factor is a buffer: a Tensor or None, not 3"),
     (lambda: StateNet().get_sub_cell("below.x"), "Below has no cell 'x'"),
     (lambda: StateNet().state_dict({}), "state_dict() takes destination, prefix and keep_vars by name"),
     (lambda: StateNet().load_state_dict(3), "load_state_dict(): state_dict must be a dict, not 3"),
     (lambda: StateNet().load_state_dict({"factor": STATE_X, "other": STATE_X}),
-     "Net.load_state_dict(): missing: below.weight, below.shift; unknown: other; shapes differ: factor: (1, 2) for "
-     "(2,)"),
+     "StateNet.load_state_dict(): missing: below.weight, below.shift; unknown: other; shapes differ: factor: (1, 2) "
+     "for (2,)"),
 ]  # fmt: skip
 
 

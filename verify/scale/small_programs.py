@@ -182,7 +182,7 @@ class Resized:
 
     def _op(self, node: Node, op: Any) -> Any:
         if isinstance(op, Scan) and not op.micro_batches:
-            op = replace(op, turns=self.sizing.small(self.sizing.turns[op.turns], op.turns))
+            op = replace(op, turns=self.sizing.small(self.sizing.turns.get(op.turns, ()), op.turns))
         if node.regions or (isinstance(op, Collective) and not isinstance(op, WITH_SIZES)):
             return _in_float64(op)
         types = [t for v in node.inputs for t in element_types(v.type)]
