@@ -67,8 +67,12 @@ def run_guarded(command: Callable[[], Any]) -> int:
 
 def complain(text: str) -> None:
     """Write a message to stderr. If stderr cannot be written, only the exit status reports the error."""
-    with contextlib.suppress(OSError):
+    try:
         print(shown(text, lines=True), file=sys.stderr, flush=True)
+    except OSError:
+        _discard(2)  # the end of the process would report the buffer by status 120
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 def complain_of(error: MspcError) -> None:
@@ -144,9 +148,14 @@ def _guarded_stdout() -> StandardOut | None:
 
 def _give_up(out: StandardOut) -> None:
     """Discard the remaining buffer, so that the end of the process reports no second error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
+    _discard(1)
     with contextlib.suppress(OSError):
         io.TextIOWrapper.flush(out)
     sys.stdout = out
+
+
+def _discard(number: int) -> None:
+    """Let a stream's descriptor lead nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)

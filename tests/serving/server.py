@@ -192,6 +192,7 @@ def command(wanted: dict[str, object], files: list[int], path: list[str]) -> Non
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False))
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8")
+    sys.__stdout__ = sys.stdout  # pyright: ignore[reportConstantRedefinition]  # the server's own is never flushed
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(io.FileIO(2, "w", closefd=False)), encoding="utf-8", errors="backslashreplace",
         line_buffering=True,
