@@ -12,7 +12,7 @@ from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.training.alternatives import FasterRun, best
 from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.analysis.cost.training.stage_memory import CONTEXT, StageMemory, stage_memory
-from mspc.analysis.cost.training.step_time import StepTime, matmul_rate, step_time
+from mspc.analysis.cost.training.step_time import StepTime, matmul_rate, peak_bounds, step_time
 from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, write_report
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -53,6 +53,8 @@ class Estimate:
     """Tokens per second and rank."""
     utilisation: float
     """Operations of the model by those of the machine's matmuls in the run's precision (MFU)."""
+    least: dict[str, float]
+    """Lower bounds of the step at the rates of the data sheet (`peak_bounds`)."""
 
     @property
     def worst(self) -> StageMemory:
@@ -90,9 +92,10 @@ def plan(request: ConfigurationRequest) -> int:
         from mspc.commands.prove_plan import prove  # late: it imports what compiles and runs programs
 
         print()
-        runs = [found.run, *(each.run for each in faster)][::-1]
-        # Of runs with the same degrees only the first is proved: the rest of a run changes no program.
-        for run in [*{(r.tensor, r.pipeline, r.context, r.expert, r.expert_tensor): r for r in runs}.values()][::-1]:
+        runs: dict[tuple[int, ...], TrainingRun] = {}
+        for run in (found.run, *(each.run for each in faster)):  # only degrees change the program that is proved
+            runs.setdefault((run.tensor, run.pipeline, run.context, run.expert, run.expert_tensor), run)
+        for run in runs.values():
             prove(run)
     return 0
 
@@ -119,7 +122,8 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
     samples = run.micro_batch * run.micro_batches * run.data
     tokens = samples * run.model.sequence / time.seconds / run.ranks
     highest = matmul_rate(run, machine).at(1e12)
-    return Estimate(stages, time, tokens, time.operations / time.seconds / run.ranks / highest)
+    utilisation = time.operations / time.seconds / run.ranks / highest
+    return Estimate(stages, time, tokens, utilisation, peak_bounds(run, machine))
 
 
 def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:
@@ -170,7 +174,7 @@ def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
     print()
     print_table(time_table(time))
     print()
-    print_table(bounds_table(time))
+    print_table(bounds_table(estimate))
     rate = time.operations / time.seconds / run.ranks / TERA
     print()
     print_line(
@@ -208,12 +212,13 @@ def time_table(time: StepTime) -> TextTable:
     return TextTable("time of a step", ("part", "time", "share"), rows, numbers=(1, 2))
 
 
-def bounds_table(time: StepTime) -> TextTable:
+def bounds_table(estimate: Estimate) -> TextTable:
     """Return the table of lower bounds of a step, one for each resource, the longest first: at the machine's rates, and
     at those of the data sheet."""
+    time, least = estimate.time, estimate.least
     rows = [
         (name, f"{seconds * 1e3:,.1f} ms", f"{seconds / time.seconds:.1%}",
-         f"{time.least[name] * 1e3:,.1f} ms" if name in time.least else "-")
+         f"{least[name] * 1e3:,.1f} ms" if name in least else "-")
         for name, seconds in sorted(time.bounds.items(), key=lambda bound: -bound[1])
     ]  # fmt: skip
     columns = ("resource", "at the machine's rates", "of the step", "at peak rates")
@@ -244,7 +249,7 @@ def _content(found: Configuration, estimate: Estimate, machine: Machine) -> dict
             "stages": [{"stage": s.stage, "peak_bytes": s.peak, "parts": s.parts} for s in estimate.stages],
         },
         "step_seconds": time.seconds, "parts_seconds": time.parts,
-        "lower_bound_seconds": max(time.least.values(), default=0.0), "lower_bounds": time.least,
+        "lower_bound_seconds": max(estimate.least.values(), default=0.0), "lower_bounds": estimate.least,
         "machine_bound_seconds": max(time.bounds.values()), "machine_bounds": time.bounds,
         "tokens_per_second_and_rank": estimate.tokens,
         "model_flops_per_second_and_rank": time.operations / time.seconds / run.ranks,

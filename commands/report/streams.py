@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mspc.ir.diagnostics import PIPE_CLOSED, MspcError, shown
@@ -70,9 +71,7 @@ def complain(text: str) -> None:
     try:
         print(shown(text, lines=True), file=sys.stderr, flush=True)
     except OSError:
-        _discard(2)  # the end of the process would report the buffer by status 120
-        with contextlib.suppress(OSError):
-            sys.stderr.flush()
+        _discard(2, sys.stderr.flush)  # the end of the process would report the buffer by status 120
 
 
 def complain_of(error: MspcError) -> None:
@@ -148,14 +147,14 @@ def _guarded_stdout() -> StandardOut | None:
 
 def _give_up(out: StandardOut) -> None:
     """Discard the remaining buffer, so that the end of the process reports no second error."""
-    _discard(1)
-    with contextlib.suppress(OSError):
-        io.TextIOWrapper.flush(out)
+    _discard(1, partial(io.TextIOWrapper.flush, out))
     sys.stdout = out
 
 
-def _discard(number: int) -> None:
-    """Let a stream's descriptor lead nowhere."""
+def _discard(number: int, flush: Callable[[], None]) -> None:
+    """Connect a stream's descriptor to the null device, and empty its buffer there."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)
+    with contextlib.suppress(OSError):
+        flush()

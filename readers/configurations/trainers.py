@@ -323,7 +323,7 @@ def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:
     parts *= found.count("model.virtual_pipeline_model_parallel_size", 1)
     if preset and int(settings["num-layers"].value) % parts and "pipeline-model-parallel-layout" not in settings:
         settings |= _settings("@uneven")
-    # Megatron-Bridge switches off what does not fit together.
+    # Megatron-Bridge switches off settings that do not fit together.
     settings.pop("ckpt-format", None)
     for name, other in _NAMES["bridge-needs"].items():
         if other not in settings or settings[other].value in (False, None):

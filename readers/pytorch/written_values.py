@@ -112,18 +112,22 @@ class Storage:
         if self._slices:
             at, parts = 0, list[Any]()
             for (begin, end), value in sorted(self._slices.items(), key=lambda each: each[0]):
-                parts += [self._unwritten(call, at, begin), value] if begin > at else [value]
+                if begin > at:
+                    parts.append(self._unwritten(call, at, begin))
+                parts.append(value)
                 at = end
-            size = self._value.shape[self._dim]
-            parts += [self._unwritten(call, at, size)] if at < size else []
+            if at < (size := self._value.shape[self._dim]):
+                parts.append(self._unwritten(call, at, size))
             self._value, self._slices = call(joined, [tuple(parts), self._dim]) if len(parts) > 1 else parts[0], {}
         return self._value
 
     def slice(self, call: Call, steps: Sequence[ViewStep]) -> Any:
         """Return the view of these steps, or None if it is no slice that was written alone or not at all."""
         place = self._slice_of(steps)
-        if place is None or place in self._slices or not self._slices:
-            return self._slices.get(place) if place else None
+        if place is None or not self._slices:
+            return None
+        if place in self._slices:
+            return self._slices[place]
         begin, end = place
         is_apart = all(end <= first or begin >= last for first, last in self._slices)
         return self._unwritten(call, begin, end) if is_apart else None

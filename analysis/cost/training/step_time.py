@@ -50,13 +50,11 @@ class StepTime:
     """Seconds of a step and of its parts. parts: matmuls, memory, host, bubble, update and exposed communication by
     dimension; they add up to `seconds`. operations: floating-point operations of the model in a step on all ranks.
     bounds: seconds for which a step keeps each resource busy, and those of its critical path. No overlap makes a step
-    shorter than the longest of them at the machine's rates. least: the same of the work that no implementation of these
-    degrees avoids at the rates of the data sheet, which no device exceeds; empty if they are unknown."""
+    shorter than the longest of them at the machine's rates."""
 
     seconds: float
     parts: dict[str, float] = field(default_factory=dict[str, float])
     bounds: dict[str, float] = field(default_factory=dict[str, float])
-    least: dict[str, float] = field(default_factory=dict[str, float])
     operations: float = 0.0
     kernels: int = 0
     host_bound: bool = False
@@ -180,8 +178,7 @@ def step_time(run: TrainingRun, machine: Machine) -> StepTime:
     bounds = lower_bounds(run, [loads for _, loads in stages], after, exchanged)
     bounds = {name: seconds * min(1.0, slower) for name, seconds in bounds.items() if seconds}
     host = parts["host"] + parts["host of a step"] > 0.5 * (total - parts["bubble"])
-    least = least_seconds(run, machine) if machine.peak else {}
-    return StepTime(total, dict(parts), bounds, least, model_operations(run), launched, host)
+    return StepTime(total, dict(parts), bounds, model_operations(run), launched, host)
 
 
 def lower_bounds(run: TrainingRun, stages: Sequence[Counter[str]], once: float, exchanged: float) -> dict[str, float]:
@@ -197,9 +194,12 @@ def lower_bounds(run: TrainingRun, stages: Sequence[Counter[str]], once: float, 
     return found | {"critical path": path}
 
 
-def least_seconds(run: TrainingRun, machine: Machine) -> dict[str, float]:
-    """Return the bounds of a step at the rates of the data sheet: matmuls without recomputation, and one pass of the
-    update over its states."""
+def peak_bounds(run: TrainingRun, machine: Machine) -> dict[str, float]:
+    """Return the bounds of a step by the work that no implementation of these degrees avoids, at the rates of the data
+    sheet, which no device exceeds: matmuls without recomputation, and one pass of the update over its states. The
+    result is empty if the rates are unknown."""
+    if not machine.peak:
+        return {}
     stages = [_least_loads(run, machine, stage) for stage in range(run.pipeline)]
     found = lower_bounds(run, stages, 0.0, 0.0)
     found["memory"] = 2 * stage_memory(run, 0).parts.get("optimizer states", 0) / machine.peak["memory"]

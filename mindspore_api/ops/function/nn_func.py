@@ -125,14 +125,14 @@ def transposed_convolution(
     steps, pads = per_dimension(name, "stride", stride, dims), per_dimension(name, "padding", padding, dims)
     more = per_dimension(name, "output_padding", output_padding, dims)
     spread = per_dimension(name, "dilation", dilation, dims)
-    # Additional rows that the stride does not cover were cut off by the padding, and behind these there are zeros.
+    # Additional rows that the stride does not cover were cut off by the padding, and zeros follow them.
     whole = [more[d] < steps[d] for d in range(dims)]
-    behind = [pads[d] if whole[d] else max(0, pads[d] - more[d]) for d in range(dims)]
+    after = [pads[d] if whole[d] else max(0, pads[d] - more[d]) for d in range(dims)]
     size = [
-        (input.shape[d + 2] - 1) * steps[d] - pads[d] - behind[d] + spread[d] * (kernel[d] - 1) + more[d] * whole[d] + 1
+        (input.shape[d + 2] - 1) * steps[d] - pads[d] - after[d] + spread[d] * (kernel[d] - 1) + more[d] * whole[d] + 1
         for d in range(dims)
     ]
-    sides = tuple([(pads, behind)[d % 2][d // 2] for d in range(2 * dims)])
+    sides = tuple([(pads, after)[d % 2][d // 2] for d in range(2 * dims)])
     call = op(weight.shape[0], kernel, pad_mode="pad", pad=sides, stride=steps, dilation=spread, group=groups)
     out = call(input, weight, (input.shape[0], weight.shape[1] * groups, *size))
     if not all(whole):
