@@ -13,9 +13,9 @@ enum { LONG = 4, ROWS = 3, PAIRED = 1 };
 enum { PIECES = LANES / LONG };
 typedef float V __attribute__((vector_size(4 * LONG), aligned(4), may_alias));
 
-// ROWS rows of sums over some terms, which lie in registers meanwhile, for COUNT inner indices, whose packed operands
-// are `b_apart` apart, their sums `apart`.
-template <bool SPREAD, int COUNT> static inline void tile(
+// ROWS rows of sums over some terms, which are in registers meanwhile, for COUNT inner indices, whose packed operands
+// are `b_apart` apart, their sums `apart`. NEAR: the rows are neighbours, so that one pointer finds all of them.
+template <bool SPREAD, int COUNT, bool NEAR = false> static inline void tile(
     const float* const x, const i64* const rows, const i64* const columns, const i64 terms, const float* b,
     const i64 b_apart, float* const sums, const i64 apart, const bool begins
 ) {
@@ -24,7 +24,7 @@ template <bool SPREAD, int COUNT> static inline void tile(
     V s[ROWS][ALL];
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
-        p[r] = x + rows[r] * APART;
+        p[r] = NEAR ? x + rows[0] + r : x + rows[r] * APART;
 #pragma GCC unroll 16
         for (int i = 0; i < ALL; ++i)
             s[r][i] = begins ? V{} : ((const V*)(sums + i / PIECES * apart))[r * PIECES + i % PIECES];
@@ -39,7 +39,7 @@ template <bool SPREAD, int COUNT> static inline void tile(
 #pragma GCC unroll 16
             for (int i = 0; i < ALL; ++i) {
                 if (SPREAD) s[r][i] += *(const V*)(p[r] + place + i % PIECES * LONG) * w[i];
-                else s[r][i] += p[r][place] * w[i];
+                else s[r][i] += (NEAR ? p[0][place + r] : p[r][place]) * w[i];
             }
         }
     }
@@ -61,7 +61,9 @@ static void added(
         i64 some[ROWS];
         for (int r = 0; r < ROWS; ++r) some[r] = rows[row + r < count ? row + r : count - 1];
         float* const to = sums + row * LANES;
+        const bool near = row + ROWS <= count && some[ROWS - 1] - some[0] == ROWS - 1;  // rows ascend
         if (spread) tile<true, 1>(x, some, columns, terms, b, 0, to, 0, begins);
+        else if (inners > 1 && near) tile<false, PAIRED, true>(x, some, columns, terms, b, b_apart, to, apart, begins);
         else if (inners > 1) tile<false, PAIRED>(x, some, columns, terms, b, b_apart, to, apart, begins);
         else tile<false, 1>(x, some, columns, terms, b, 0, to, 0, begins);
     }
@@ -124,7 +126,40 @@ static void stored(
     }
 }
 
-// What windows look at of an image, from the place `start` on, zeros where it is padding.
+// to[k] = from[k * stride] for low <= k < high, and zeros elsewhere in [0, length). Lines are short, so that calls of
+// memset and memcpy would take most of the time: the zeros at both ends and the last elements are vectors that overlap.
+static inline void padded_line(
+    float* const to, const float* const from, const i64 stride, const i64 low, const i64 high, const i64 length
+) {
+    if (stride != 1 || high - low < LONG || low > LONG || length - high > LONG) {
+        filled<float>(to, low, 0.0f);
+        for (i64 k = low; k < high; ++k) to[k] = from[k * stride];
+        filled<float>(to + high, length - high, 0.0f);
+        return;
+    }
+    *(V*)to = V{};
+    *(V*)(to + length - LONG) = V{};
+    for (i64 k = low; k + LONG <= high; k += LONG) *(V*)(to + k) = *(const V*)(from + k);
+    *(V*)(to + high - LONG) = *(const V*)(from + high - LONG);
+}
+
+// The same for a line of LANES channels, whose elements at a place become neighbours; zeros in lanes that are missing.
+template <class N> static void spread_line(
+    float* const to, const float* const row, const N& n, const i64 low, const i64 high, const i64 lanes
+) {
+    if (n.x_2 == 1 && lanes == LANES && high - low >= 16) {
+        filled<float>(to, low * LANES, 0.0f);
+        for (i64 k = low; k + 16 <= high; k += 16) turned(row + k, n.x_lane, to + k * LANES, LANES);
+        turned(row + high - 16, n.x_lane, to + (high - 16) * LANES, LANES);
+        filled<float>(to + high * LANES, (n.slab_2 - high) * LANES, 0.0f);
+        return;
+    }
+    filled<float>(to, n.slab_2 * LANES, 0.0f);
+    for (i64 lane = 0; lane < lanes; ++lane)
+        for (i64 k = low; k < high; ++k) to[k * LANES + lane] = row[lane * n.x_lane + k * n.x_2];
+}
+
+// The places of an image that windows read, from the place `start` on, with zeros in the padding.
 template <class N> static void copied(
     float* to, const float* const from, const N& n, const i64 channels, const i64* const start, const i64 lanes
 ) {
@@ -134,21 +169,13 @@ template <class N> static void copied(
     for (i64 c = 0; c < channels; ++c)
         for (i64 z = start[0]; z < start[0] + n.slab_0; ++z)
             for (i64 y = start[1]; y < start[1] + n.slab_1; ++y, to += n.slab_2 * apart) {
-                const bool there = z >= 0 && z < n.length_0 && y >= 0 && y < n.length_1 && low < high;
-                if (!there || n.spread) {
+                if (z < 0 || z >= n.length_0 || y < 0 || y >= n.length_1 || low >= high) {
                     filled<float>(to, n.slab_2 * apart, 0.0f);
-                    if (!there) continue;
-                }
-                const float* const row = from + c * n.x_channel + z * n.x_0 + y * n.x_1 + start[2] * n.x_2;
-                if (n.spread) {
-                    for (i64 lane = 0; lane < lanes; ++lane)
-                        for (i64 k = low; k < high; ++k) to[k * LANES + lane] = row[lane * n.x_lane + k * n.x_2];
                     continue;
                 }
-                filled<float>(to, low, 0.0f);
-                if (n.x_2 == 1) for (i64 k = low; k < high; ++k) to[k] = row[k];
-                else for (i64 k = low; k < high; ++k) to[k] = row[k * n.x_2];
-                filled<float>(to + high, n.slab_2 - high, 0.0f);
+                const float* const row = from + c * n.x_channel + z * n.x_0 + y * n.x_1 + start[2] * n.x_2;
+                if (n.spread) spread_line(to, row, n, low, high, lanes);
+                else padded_line(to, row, n.x_2, low, high, n.slab_2);
             }
 }
 
