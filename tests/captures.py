@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import SERVED, succeed
 
 SCRIPT = Path(__file__).parent / "readers" / "pytorch" / "captured_training.py"
 SHARED = {"single": (1, 1, 1), "ranks": (4, 2, 2), "wrong": (4, 2, 2, "doubled sum")}
@@ -23,8 +21,7 @@ def captured(
 ) -> Path:
     """Capture a script in a folder, which is returned."""
     command = [*SERVED, "capture", script, "--ranks", ranks, "--out", folder, *options, "--", *arguments]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0, done.stderr
+    succeed(*map(str, command))
     return folder
 
 

@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
 from mspc.mindspore_api import call_handler, state
+from mspc.ops.op import load_operators
 from mspc.passes.base import VERIFY
 from tests import quick
 from tests.serving import FOLDER
@@ -25,9 +26,6 @@ from tests.serving.server import PLANS, YOUNG, compile_plans
 from tests.shares import THOROUGH, is_daily
 
 ROOT = Path(__file__).resolve().parent.parent
-HANG = 600.0
-"""Seconds after which a subprocess of a test counts as hung: ten times and more what any takes on a slow machine with
-other work. Tests measure no speed; benchmarks do."""
 LOADED = 10
 """How many times as long as on a machine of its own anything may take that a test times to tell it from a hang."""
 BRIEF = 12
@@ -48,6 +46,7 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 # As ranks of MPI do that wait for others; Open MPI has them give way by itself only where they are more than the cores.
 os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 os.environ["MSPC_HANG_RECORDS"] = os.path.join(tempfile.gettempdir(), f"hang_records_of_tests_{os.getuid()}")
+load_operators()
 
 LONG = (
     "verify/scale/", "test_docs.py", "readers/pytorch/test_operators.py", "readers/pytorch/test_capture", "verify/",

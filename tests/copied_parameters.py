@@ -7,14 +7,8 @@ import random
 from mspc.analysis.aliasing import mark_shadow_weights
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.activation import Tanh
 from mspc.ops.op import Op
-from mspc.ops.optim.optimizer import AssignAdd
-from mspc.ops.tensor.moving import Concat
-from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
-from mspc.ops.tensor.slicing import StridedSlice
+from tests.operators import AllReduce, AssignAdd, Cast, Concat, MatMul, ReduceSum, Reshape, StridedSlice, Tanh
 
 SHAPE = (16, 16)
 _TYPE = TensorType(FLOAT32, SHAPE)

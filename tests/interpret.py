@@ -16,8 +16,6 @@ from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import CUT, rank_graphs
 from mspc.ir.graph import STAGES, Constant, Graph, Parameter, Value
 from mspc.ir.layout import Layout
-from mspc.ops.collective.collectives import AllReduce, ReduceScatter
-from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import Pass
@@ -27,6 +25,7 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import full_type, padded_slice
 from mspc.runtime.executor import Executor
 from tests.interpreted_regions import region_results
+from tests.operators import AllReduce, Gradient, ReduceScatter
 
 Arrays = dict[str, np.ndarray]
 

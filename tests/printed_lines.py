@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conftest import HANG
+from tests.serving import HANG
 
 
 def lines_until(

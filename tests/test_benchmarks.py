@@ -15,7 +15,7 @@ import benchmarks.records.__main__ as records
 from benchmarks import estimates
 from mspc.analysis.cost.machine import H200
 from mspc.search.calibration.machine_file import write_machine
-from tests.conftest import HANG
+from tests.serving import run_process
 
 NETWORK = """
 import numpy as np
@@ -34,8 +34,7 @@ Net()(Tensor(np.ones((4, 8)), ms.float32))
 
 def benchmark(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin", "CI": "true"}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=HANG)
+    return run_process(sys.executable, *arguments, cwd=root, env=environment)
 
 
 def test_start_up(root: Path, tmp_path: Path) -> None:

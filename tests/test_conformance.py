@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process
 
 CASES = (
     "deep_propagate", "data_parallel", "matmul_transpose_b", "quickstart_auto", "quickstart_semi",
@@ -30,8 +28,7 @@ CASES = (
 @pytest.fixture(scope="module")
 def answers(conformance: Path) -> dict[str, str]:
     """The verdicts of compare.py on every case, and its closing line on bytes under "mean"."""
-    compare = [sys.executable, str(conformance / "compare.py"), "--mspc", shlex.join(SERVED), *CASES]
-    done = subprocess.run(compare, capture_output=True, text=True, check=False, timeout=HANG)
+    done = run_process(sys.executable, str(conformance / "compare.py"), "--mspc", shlex.join(SERVED), *CASES)
     lines = done.stdout.splitlines()
     found = {line.split()[0]: line for line in lines if line}
     found["mean"] = next((line for line in lines if line.startswith("geometric mean")), done.stderr)

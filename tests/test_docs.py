@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from docs.site import counts, pages
 from mspc.passes.base import VERIFY
 from tests.conftest import ROOT
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process, succeed
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -76,9 +75,7 @@ def test_examples_print_what_they_say(name: str, root: Path, programs: Path, mon
             Path(block.argument).write_text(block.text, encoding="utf-8")
         for command, wanted in counts.steps(block) if block.kind == "run" else ():
             # os.environ, as readline may have set COLUMNS behind Python's back
-            done = subprocess.run(
-                ["bash", "-c", command], capture_output=True, text=True, check=False, env={**os.environ}
-            )
+            done = run_process("bash", "-c", command)
             refused = ": error: " in wanted
             failed = (1, 2) if command.startswith(RUNS) else (2,)
             assert done.returncode in (failed if refused else (0, 1)), f"{command}\n{done.stderr}"
@@ -183,9 +180,7 @@ def test_the_site_is_built_without_a_warning(root: Path, tmp_path: Path) -> None
     missing = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: pip install -e '.[docs]'")
-    build = [sys.executable, str(root / "docs" / "site" / "build.py"), str(tmp_path)]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed(sys.executable, str(root / "docs" / "site" / "build.py"), str(tmp_path))
     assert "Guides" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     operators = (tmp_path / "site" / "reference" / "operators" / "math.html").read_text(encoding="utf-8")
     assert "m k, k n -&gt; m n" in re.sub(r"<[^>]*>", "", operators)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HANG
 from tests.grouped import each, grouped
 from tests.printed_lines import lines_until
+from tests.serving import run_process
 from tests.shares import THOROUGH, crossed, is_taken, share_of
 
 TRIED: list[tuple[str, int]] = []
@@ -93,9 +93,7 @@ def test_any_two_options_meet_in_a_share(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_marks_and_files_count_by_the_option(words: list[str], counted: str, root: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if name != THOROUGH}
-    done = subprocess.run(
-        [*command, *words, *FILES], cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=HANG
-    )
+    done = run_process(*command, *words, *FILES, cwd=root, env=environment)
     assert counted in done.stdout, done.stdout + done.stderr
 
 

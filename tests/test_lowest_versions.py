@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HANG
+from tests.serving import HANG, run_process
 
 PURE = ("typer", "lark")
 GRAPH = "#IR entry      : @net\n#Total params  : 1\n\n%para1_x: <Tensor[Float32], (4)>\n\nsubgraph @net() {\n" \
@@ -42,10 +42,7 @@ def test_commands_run_with_the_lowest_versions(root: Path, tmp_path: Path) -> No
         (["opt", "-p", "simplify", "net.ir"], 0, "%para1_x"), (["check", "missing", "--max-bytes", "1"], 2, "missing"),
         (["check", "--nonsense"], 2, "--nonsense"), (["compile", "-h"], 0, "--ranks"),
     ):  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-m", "mspc", *words], cwd=tmp_path, env=environment, capture_output=True, text=True,
-            timeout=HANG, check=False,
-        )  # fmt: skip
+        done = run_process(sys.executable, "-m", "mspc", *words, cwd=tmp_path, env=environment)
         said = done.stdout + done.stderr
         assert done.returncode == status, said
         assert text in said

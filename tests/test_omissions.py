@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 
 from mspc.commands.verbs.table import VERBS
-from mspc.ops.op import REGISTRY, Op, has_gpu_kernel, load_operators
+from mspc.ops.op import REGISTRY, Op, has_gpu_kernel
 from mspc.passes.base import pass_names
 from mspc.verify.pytorch.counterparts import COUNTERPARTS_OF_DRAWS, counterparts
 from tests.ops.collective.every import cases
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = "tests/omissions.toml"
-load_operators()
 OPERATORS = {name: cls for name, cls in REGISTRY.items() if cls.__module__.startswith("mspc.ops.")}
 SHAPE_A_GRAPH, FUSED = "mspc.ops.control.", "mspc.ops.fused."
 """Modules of operators that compute nothing by themselves, and of those that are several others."""

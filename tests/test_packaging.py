@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mspc.ops.cpu.loops.library import compiler
-from tests.conftest import HANG
+from tests.serving import HANG, run_process, succeed
 
 OTHER_PYTHONS = [python for python in os.environ.get("MSPC_PYTHONS", "").split(os.pathsep) if python]
 """Interpreters of other versions, with the dependencies of mspc installed, in which the wheel is tried, too."""
@@ -22,8 +22,7 @@ OTHER_PYTHONS = [python for python in os.environ.get("MSPC_PYTHONS", "").split(o
 def built(kind: str, source: Path, folder: Path) -> Path:
     """The distribution that setuptools, which is installed, makes from a folder: what pip would call."""
     hook = f"from setuptools import build_meta; build_meta.build_{kind}({str(folder)!r})"
-    done = subprocess.run([sys.executable, "-c", hook], cwd=source, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    succeed(sys.executable, "-c", hook, cwd=source)
     (found,) = folder.glob({"sdist": "*.tar.gz", "wheel": "*.whl"}[kind])
     return found
 
@@ -102,15 +101,10 @@ def test_an_installed_wheel_works_outside_of_a_checkout(wheel: Path, tmp_path: P
     subprocess.run([*pip, "--no-compile", wheel], check=True, timeout=HANG)
     variables = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MSPC_VERIFY_PASSES")}
     variables["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-    done = subprocess.run(
-        [environment / "bin/mspc", "demo", "project"], cwd=tmp_path, env=variables, capture_output=True, text=True,
-        timeout=HANG, check=False,
-    )  # fmt: skip
+    done = run_process(environment / "bin/mspc", "demo", "project", cwd=tmp_path, env=variables)
     assert (done.returncode, done.stderr) == (0, "")
     assert "equal: 12 values on 4 ranks" in done.stdout
     assert (tmp_path / "project/net.view.html").stat().st_size > 100_000
-    done = subprocess.run(
-        [installed, "-c", LOOP], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=HANG, check=True
-    )
+    done = succeed(installed, "-c", LOOP, cwd=tmp_path, env=variables)
     assert done.stdout == f"{places[1]}/mspc/__init__.py\n"
     assert any((tmp_path / "cache/mspc/loops").glob("*.so")) == bool(compiler())

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.serving import succeed
+
 
 def lines_of(root: Path) -> Iterator[str]:
     """A line for every folder of the package, as CONTRIBUTING.md has it. Packages that tests have are no part of it."""
@@ -69,9 +71,7 @@ def ignored_without_reason(text: str) -> list[int]:
 
 
 def test_ruff_is_content(root: Path) -> None:
-    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "concise", "."]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed(sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "concise", ".", cwd=root)
 
 
 def test_texts_are_spelled_right(root: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.serving import run_process
 
 ROOMS = ("ir", "ops", "passes")
 PYRIGHT = {
@@ -41,7 +42,7 @@ def test_core_passes_the_strict_type_checker(root: Path, tmp_path: Path) -> None
     (tmp_path / "pyrefly.toml").write_text(PYREFLY)
     command = ["pyrefly", "check", "--python-interpreter-path", sys.executable, "--output-format", "json"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    done = run_process(*command, cwd=tmp_path, env=environment)
     assert done.stdout.startswith("{"), done.stderr
     found = [f"{e['path']}:{e['line']}: {e['description']}" for e in json.loads(done.stdout)["errors"]]
     assert found == []
@@ -55,7 +56,7 @@ def test_core_passes_pyright(root: Path, tmp_path: Path, pytestconfig: pytest.Co
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "pyright", "-p", str(tmp_path), "--pythonpath", sys.executable, "--outputjson"]
     environment = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = run_process(*command, env=environment)
     if not done.stdout.lstrip().startswith("{"):
         pytest.skip("pyright does not start here: it needs node, or a network to fetch it")
     found = json.loads(done.stdout)["generalDiagnostics"]

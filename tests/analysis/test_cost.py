@@ -34,27 +34,19 @@ from mspc.ir.varying import Looks, RankField, Varying
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
 from mspc.ops.collective.point_to_point import Barrier, Receive, ReceiveFromStage, Send
-from mspc.ops.control.regions import If, Scan
-from mspc.ops.control.structural import Depend
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_rows import GroupedLookups, GroupedRowUpdate
-from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.fused.updates import FusedUpdate
-from mspc.ops.math.arithmetic import Add
-from mspc.ops.math.elementwise import Erf
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.op import REGISTRY, Op, load_operators
-from mspc.ops.optim.optimizer import Assign
 from mspc.ops.tensor.embedding import Gather, GatherGrad
-from mspc.ops.tensor.reshape import ReduceSum
-from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.lib.redistribution import plan
 from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import ON_GPU
 from mspc.search.calibration.timed_operators import timing_tasks, traffic
+from tests.operators import Add, Assign, Depend, Erf, FusedMatMul, FusedUpdate, If, ReduceSum, Scan, StridedSlice
 from tests.runtime.region_graphs import graph, run_graphs
 
 GROUP = (0, 1, 2, 3)

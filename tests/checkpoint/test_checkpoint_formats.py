@@ -36,6 +36,7 @@ from mspc.plans.files.strategy_file import (
     sharding_of,
     write_strategies,
 )
+from tests.errors import error_of
 
 RANKS = 4
 WHOLE = {"w": np.arange(96, dtype=np.float32).reshape(8, 12), "v": np.arange(12, dtype=np.float32)}
@@ -95,9 +96,7 @@ def test_sharded_safetensors_with_other_names(tmp_path: Path) -> None:
         ([], "is no index of a checkpoint"),
     ):
         path.write_text(json.dumps(wrong))
-        with pytest.raises(MspcError) as raised:
-            ms.load_checkpoint(str(path))
-        assert message in raised.value.message
+        assert message in error_of(ms.load_checkpoint, str(path)).message
 
 
 def test_a_file_of_ours_is_one_of_the_librarys(tmp_path: Path) -> None:

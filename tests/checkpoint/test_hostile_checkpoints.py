@@ -20,6 +20,7 @@ from mspc.ir.files import tensors as wire
 from mspc.parallel import load_distributed_checkpoint, transform_checkpoints
 from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 from tests.checkpoint.written_sets import WHOLE
+from tests.errors import error_of
 
 
 class Evil:
@@ -80,10 +81,9 @@ def test_hostile_files_of_mindspores_format(name: str, tmp_path: Path) -> None:
     data, message = HOSTILE[name]
     path = tmp_path / "x.ckpt"
     path.write_bytes(data)
-    with pytest.raises(MspcError) as raised:
-        ms.load_checkpoint(str(path))
-    assert message in raised.value.message
-    assert str(path) in raised.value.message
+    error = error_of(ms.load_checkpoint, str(path))
+    assert message in error.message
+    assert str(path) in error.message
 
 
 @pytest.mark.parametrize("texts", [[], {"t": 1}, "t"])
@@ -92,9 +92,8 @@ def test_texts_of_a_file_that_are_none(texts: Any, tmp_path: Path) -> None:
     ms.save_checkpoint({"w": Tensor([1.0])}, str(path), append_dict={"t": "text"})
     tensors = load_file(path)
     save_file(tensors, path, {"mspc": json.dumps({"texts": texts})})
-    with pytest.raises(MspcError) as raised:
-        ms.load_checkpoint(str(path))
-    assert raised.value.message == f"{path} is no file of a checkpoint: its texts are {texts!r}"
+    error = error_of(ms.load_checkpoint, str(path))
+    assert error.message == f"{path} is no file of a checkpoint: its texts are {texts!r}"
 
 
 def test_every_cut_of_a_file_of_mindspores_format_is_noticed(tmp_path: Path) -> None:
@@ -189,9 +188,8 @@ def test_hostile_strategy_files(data: bytes, message: str, tmp_path: Path) -> No
 )  # fmt: skip
 def test_hostile_strategy_files_of_json(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(text)
-    with pytest.raises(MspcError) as raised:
-        read_strategies(tmp_path / "s.json")
-    assert raised.value.message == f"{tmp_path / 's.json'} is no strategy file: {message}"
+    error = error_of(read_strategies, tmp_path / "s.json")
+    assert error.message == f"{tmp_path / 's.json'} is no strategy file: {message}"
 
 
 def test_a_network_of_another_checkpoint_is_listed(tmp_path: Path) -> None:

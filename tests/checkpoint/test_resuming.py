@@ -21,6 +21,7 @@ from mspc.mindspore_api.train.model import COUNTERS, SEEDS, restore, state_of_ra
 from mspc.train import Callback, CheckpointConfig, ModelCheckpoint
 from tests.checkpoint.trained import LOSS, Trained
 from tests.checkpoint.written_sets import unsealed
+from tests.errors import error_of
 from tests.mindspore_api.nn.test_train import Losses, model
 from tests.mindspore_api.nn.test_train import data as batches
 from tests.shares import is_taken
@@ -220,18 +221,15 @@ def test_only_new_sets_stay(trained: Trained) -> None:
 def test_a_checkpoint_of_another_network_is_refused(trained: Trained) -> None:
     """Everything that differs is listed, and nothing is loaded."""
     trained.run(2, 1, last=1)
-    with pytest.raises(MspcError) as raised:
-        trained.run(2, 1, width=64)
-    text = raised.value.render()
+    text = error_of(trained.run, 2, 1, width=64).render()
     assert "resume_training: sets/CKP-1_1 is a checkpoint of another network" in text
     for name, before, now in (("w", "(24, 48)", "(24, 64)"), ("moment2.v", "(48, 8)", "(64, 8)")):
         assert f"parameter '{name}' has shape {now}, in the checkpoint {before}" in text
     index = Path("sets/CKP-1_1/index.json")
     index.write_bytes(unsealed(index.read_bytes()).replace(b'"moment1.v": {', b'"moment3.v": {'))
-    with pytest.raises(MspcError) as raised:
-        trained.run(2, 1)
+    error = error_of(trained.run, 2, 1)
     for note in ("it has no parameter 'moment1.v'", "the network has no parameter 'moment3.v'"):
-        assert note in raised.value.render()
+        assert note in error.render()
 
 
 @pytest.mark.parametrize("sink", [0, 2, 4])
@@ -328,9 +326,8 @@ def test_a_rank_without_a_checkpoint_is_named(trained: Trained) -> None:
     """Ranks with folders of their own, of which one is empty: the run does not begin again."""
     trained.run(2, 1, last=1, where='f"r{get_rank()}"')
     Path("r1/CKP-1_1.safetensors").unlink()
-    with pytest.raises(MspcError) as raised:
-        trained.run(2, 1, last=2, where='f"r{get_rank()}"')
-    assert "rank 1 finds no checkpoint to resume from, and 1 of 2 ranks find one" in raised.value.render()
+    error = error_of(trained.run, 2, 1, last=2, where='f"r{get_rank()}"')
+    assert "rank 1 finds no checkpoint to resume from, and 1 of 2 ranks find one" in error.render()
 
 
 DIRECTORIES = {
@@ -367,9 +364,7 @@ def test_where_slices_go(where: str, trained: Trained, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_saved_is_said_before_the_first_step(config: str, message: str, trained: Trained) -> None:
-    with pytest.raises(MspcError) as raised:
-        trained.run(2, 1, config=config)
-    assert message in raised.value.render()
+    assert message in error_of(trained.run, 2, 1, config=config).render()
     assert "loss is" not in trained.capsys.readouterr().out
 
 

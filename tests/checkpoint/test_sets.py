@@ -24,6 +24,7 @@ from mspc.mindspore_api.train.checkpointing import resume_training
 from tests.checkpoint.trained import Trained
 from tests.checkpoint.written_sets import WHOLE, changed, flip, unsealed, write_set
 from tests.damage import damage
+from tests.errors import error_of
 from tests.kills import in_a_process
 
 
@@ -93,10 +94,9 @@ def test_a_damaged_set_is_explained(damage: str, tmp_path: Path) -> None:
     size = (place / "rank_1-1.safetensors").stat().st_size
     work, message = DAMAGES[damage]
     work(place)
-    with pytest.raises(MspcError) as raised:
-        ms.load_checkpoint(str(place), crc_check=True)["w"].asnumpy()
-    assert message.format(size=size, size_less=size - 4) in raised.value.message
-    assert raised.value.exit_status == 2
+    error = error_of(lambda: ms.load_checkpoint(str(place), crc_check=True)["w"].asnumpy())
+    assert message.format(size=size, size_less=size - 4) in error.message
+    assert error.exit_status == 2
 
 
 def test_what_is_no_checkpoint_is_passed_over_and_said(
@@ -119,18 +119,16 @@ def test_what_is_no_checkpoint_is_passed_over_and_said(
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr("mspc.checkpoint.sets.os.listdir", closed)
-    with pytest.raises(MspcError) as raised:
-        resume_training(nn.ReLU(), str(tmp_path))
-    assert raised.value.message == f"cannot read the folder {tmp_path}: Permission denied"
+    error = error_of(resume_training, nn.ReLU(), str(tmp_path))
+    assert error.message == f"cannot read the folder {tmp_path}: Permission denied"
 
 
 @pytest.mark.parametrize("name", ["a.json", "m-0.safetensors"])
 def test_nobody_waits_for_a_fifo(name: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"w": "m-0.safetensors"}}')
     os.mkfifo(tmp_path / name)
-    with pytest.raises(MspcError) as raised:
-        open_checkpoint(tmp_path / name if name == "a.json" else tmp_path)
-    assert raised.value.message == f"{tmp_path / name} is a FIFO, not a file"
+    error = error_of(open_checkpoint, tmp_path / name if name == "a.json" else tmp_path)
+    assert error.message == f"{tmp_path / name} is a FIFO, not a file"
 
 
 def test_the_checksum_is_compared_where_a_whole_slice_is_read(tmp_path: Path) -> None:

@@ -10,14 +10,13 @@ import pytest
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.reading import target_facts
 from tests.captures import shared
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process
 
 pytest.importorskip("torch")
 
 
 def run(*command: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*SERVED, *map(str, command)], capture_output=True, text=True, timeout=HANG)
+    return run_process(*SERVED, *map(str, command))
 
 
 @pytest.fixture(scope="module")

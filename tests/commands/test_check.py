@@ -8,13 +8,11 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.passes.base import VERIFY
+from tests.serving import invoke
 
 BACKBONE = "Default/network-WithLossCell/_backbone-Net"
 PLANTED = (
@@ -26,13 +24,8 @@ PLANTED = (
 """Lines of the quick start and others in their place, which gather its hidden layer on every rank."""
 
 
-def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def compiled(script: Path, out: Path) -> Path:
-    done = run("compile", script, "--ranks", "8", "--out", out, "-q")
-    assert done.exit_code == 0, done.output
+    invoke("compile", script, "--ranks", "8", "--out", out, "-q", status=0)
     return out
 
 
@@ -61,7 +54,7 @@ def test_a_planted_all_gather_is_caught(root: Path, file: Path, tmp_path: Path) 
         text = text.replace(line, other)
     script = tmp_path / "net.py"
     script.write_text(text)
-    done = run(
+    done = invoke(
         "check", script, "--ranks", "8", "--budget", file, "--name", "quickstart", "--json", tmp_path / "broken.json"
     )
     assert done.exit_code == 1, done.output
@@ -74,7 +67,7 @@ def test_a_planted_all_gather_is_caught(root: Path, file: Path, tmp_path: Path) 
 
 
 def test_what_breaks_is_what_the_compiles_table_says(quickstart: Path) -> None:
-    done = run(
+    done = invoke(
         "check", quickstart, "--max-bytes", "2kB", "--max-memory", "0", "--max-collectives", "AllReduce=1",
         "--forbid", f"AllGather in {BACKBONE}", "--json", "-",
     )  # fmt: skip
@@ -95,51 +88,48 @@ def test_what_breaks_is_what_the_compiles_table_says(quickstart: Path) -> None:
 def test_limits_that_hold_and_options_before_the_file(quickstart: Path, tmp_path: Path) -> None:
     budget = tmp_path / "pyproject.toml"
     budget.write_text('[tool.x]\ny = 1\n[mspc.budget]\nmax-bytes = "1kB"\nforbid = "AllGather in Default/network-x"\n')
-    assert run("check", quickstart, "--max-bytes", "2503", "--max-collectives", "AlltoAll=1,7").exit_code == 0
-    assert "has no cell 'Default/network-x'" in run("check", quickstart, "--budget", budget).stderr
+    assert invoke("check", quickstart, "--max-bytes", "2503", "--max-collectives", "AlltoAll=1,7").exit_code == 0
+    assert "has no cell 'Default/network-x'" in invoke("check", quickstart, "--budget", budget).stderr
     budget.write_text('[mspc.budget]\nmax-bytes = "1kB"\n')
-    assert run("check", quickstart, "--budget", budget).exit_code == 1
-    done = run("check", quickstart, "--budget", budget, "--max-bytes", "3kB")
-    assert done.exit_code == 0
+    assert invoke("check", quickstart, "--budget", budget).exit_code == 1
+    done = invoke("check", quickstart, "--budget", budget, "--max-bytes", "3kB", status=0)
     assert done.stdout == f"{quickstart} keeps its budget\n"
 
 
 def test_an_earlier_compile_is_the_limit(root: Path, quickstart: Path, tmp_path: Path) -> None:
     baseline, network = tmp_path / "baseline.json", tmp_path / "net.py"
-    done = run("check", quickstart, "--write-baseline", baseline)
+    done = invoke("check", quickstart, "--write-baseline", baseline)
     assert (done.exit_code, done.stdout) == (0, f"the figures of {quickstart} are in {baseline}\n")
-    done = run("check", quickstart, "--baseline", baseline)
+    done = invoke("check", quickstart, "--baseline", baseline)
     assert (done.exit_code, done.stdout) == (0, f"{quickstart} keeps its budget\n")
-    assert run("check", quickstart, "--baseline", baseline, "-q").stdout == ""
+    assert invoke("check", quickstart, "--baseline", baseline, "-q").stdout == ""
     figures = json.loads(baseline.read_text())
     assert (figures["bytes"], figures["memory"]) == (2503, 3488)
     baseline.write_text(json.dumps(figures | {"bytes": 2400, "step": figures["step"] / 2}))
-    done = run("check", quickstart, "--baseline", baseline, "--tolerance", "4%", "-q")
-    assert done.exit_code == 1
+    done = invoke("check", quickstart, "--baseline", baseline, "--tolerance", "4%", "-q", status=1)
     said = [line for line in done.stdout.splitlines() if line.startswith("max-")]
     assert "a step is predicted to take" in said[0]  # the worst first
     sent = "a step sends 2,503 B (2.4 KiB); the limit is 2,496 B (2.4 KiB)"
     assert said[1].startswith(f"max-bytes: {sent} (4% above {baseline}); on ranks")
-    assert run("check", quickstart, "--baseline", baseline, "--tolerance", "1.0").exit_code == 0
+    assert invoke("check", quickstart, "--baseline", baseline, "--tolerance", "1.0").exit_code == 0
     text = (root / "samples" / "quickstart" / "net.py").read_text()
     for line, other in zip(PLANTED[::2], PLANTED[1::2], strict=True):
         text = text.replace(line, other)
     network.write_text(text)
     counts = {name: count for name, count in figures["collectives"].items() if name != "AllGather"}
     baseline.write_text(json.dumps(figures | {"collectives": counts}))
-    done = run("check", network, "--ranks", "8", "--baseline", baseline, "--tolerance", "1.0")
+    done = invoke("check", network, "--ranks", "8", "--baseline", baseline, "--tolerance", "1.0")
     assert re.match(r"max-collectives: \d AllGathers in a step; the limit is 0 \(100% above", done.stdout), done.stdout
 
 
 def test_a_long_list_is_shortened_and_a_step_has_a_budget(root: Path, tmp_path: Path) -> None:
     folder = compiled(root / "samples" / "transformer" / "net.py", tmp_path / "out")
-    shortened, every = (run("check", folder, "--max-bytes", "3kB", *more).stdout for more in ((), ("--all",)))
+    shortened, every = (invoke("check", folder, "--max-bytes", "3kB", *more).stdout for more in ((), ("--all",)))
     assert "11 more; --all shows them" in shortened
     assert len(shortened.splitlines()) < 30 < len(every.splitlines())
-    done = run("check", folder, "--max-step", "1 us", "--max-collectives", "100")
-    assert done.exit_code == 1
+    done = invoke("check", folder, "--max-step", "1 us", "--max-collectives", "100", status=1)
     assert re.search(r"max-step: a step is predicted to take \d+\.\d us; the limit is 1\.0 us; it comp", done.stdout)
-    assert run("check", folder, "--max-step", "1s").exit_code == 0
+    assert invoke("check", folder, "--max-step", "1s").exit_code == 0
 
 
 def test_a_collective_of_one_edited_rank_is_found(quickstart: Path, tmp_path: Path) -> None:
@@ -150,8 +140,7 @@ def test_a_collective_of_one_edited_rank_is_found(quickstart: Path, tmp_path: Pa
     old = ' = AllReduce(%8) primitive_attrs: {op: "sum", '
     assert text.count(old) == 1
     file.write_text(text.replace(old, ' = Reduce(%8) primitive_attrs: {dest_rank: 0, op: "sum", '))
-    done = run("check", edited, "--max-collectives", "Reduce=0")
-    assert done.exit_code == 1, done.output
+    done = invoke("check", edited, "--max-collectives", "Reduce=0", status=1)
     assert "1 Reduce in a step; the limit is 0; on rank 6" in done.stdout
 
 
@@ -215,15 +204,13 @@ def test_bad_input(arguments: tuple[str, ...], said: str, quickstart: Path) -> N
     ):  # fmt: skip
         Path(f"{name}.json").write_text(budget_text.replace(old, new, 1))
     os.mkfifo("fifo.json")
-    done = run("check", quickstart, *arguments)
-    assert done.exit_code == 2, done.output
+    done = invoke("check", quickstart, *arguments, status=2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_what_is_no_compile(tmp_path: Path) -> None:
-    done = run("check", tmp_path, "--max-bytes", "1")
-    assert done.exit_code == 2
+    done = invoke("check", tmp_path, "--max-bytes", "1", status=2)
     assert "holds no compiled program: program.json is missing" in done.stderr
     (tmp_path / "plan.toml").write_text("ranks = 2\n[operators]\n")
-    assert "is a plan, which sends nothing" in run("check", tmp_path / "plan.toml", "--max-bytes", "1").stderr
+    assert "is a plan, which sends nothing" in invoke("check", tmp_path / "plan.toml", "--max-bytes", "1").stderr

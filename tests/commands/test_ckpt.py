@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn
-from mspc.cli import app
 from mspc.ir.diagnostics import MspcError
 from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, write_strategies
 from tests.checkpoint.written_sets import WHOLE, changed, flip, write_set
+from tests.serving import invoke
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +23,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ckpt(*arguments: str, status: int = 0) -> str:
-    done = CliRunner().invoke(app, ["ckpt", *arguments])
+    done = invoke("ckpt", *arguments)
     assert done.exit_code == status, done.output
     return done.output
 
@@ -95,8 +94,7 @@ def test_checking() -> None:
 def test_mistakes(arguments: tuple[str, ...], message: str) -> None:
     ms.save_checkpoint({"w": Tensor(1)}, "a.ckpt")
     write_strategies(Path("s.json"), StrategyFile())
-    done = CliRunner().invoke(app, ["ckpt", *arguments])
-    assert done.exit_code == 2
+    done = invoke("ckpt", *arguments, status=2)
     assert message in done.output
 
 

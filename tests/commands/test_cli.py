@@ -16,10 +16,10 @@ import pytest
 import mspc
 from mspc.__main__ import main
 from mspc.passes.base import pass_names
-from tests.conftest import HANG, LOADED
-from tests.explained import message_of
+from tests.conftest import LOADED
+from tests.errors import message_of
 from tests.printed_lines import lines_until
-from tests.serving import SERVED
+from tests.serving import HANG, SERVED, run_process, succeed
 
 HELP_SECONDS = 0.3 * LOADED
 TRIES = 5
@@ -28,15 +28,12 @@ PASSES = f"  note: passes are grad, {', '.join(name for name in pass_names() if 
 
 
 def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mspc", *arguments], capture_output=True, text=True, cwd=cwd, check=False, timeout=HANG,
-    )  # fmt: skip
+    return run_process(sys.executable, "-m", "mspc", *arguments, cwd=cwd)
 
 
 def served(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """The work of the command once it is loaded."""
-    command = [*SERVED, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, timeout=HANG)
+    return run_process(*SERVED, *arguments, cwd=cwd)
 
 
 def test_ctrl_c_while_the_command_line_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,9 +49,7 @@ def test_ctrl_c_while_the_command_line_is_loaded(monkeypatch: pytest.MonkeyPatch
 
 def imported(*arguments: str) -> list[str]:
     """Modules that a command imports, in the order in which Python says so."""
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "mspc", *arguments], capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = succeed(sys.executable, "-X", "importtime", "-m", "mspc", *arguments)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return [line.rpartition("|")[2].strip() for line in lines]
 
@@ -89,7 +84,7 @@ def test_version() -> None:
 
 def test_console_script_is_installed() -> None:
     command = Path(sys.executable).with_name("mspc")
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    done = succeed(command, "--version")
     assert done.stdout == f"mspc {mspc.__version__}\n"
 
 

@@ -22,14 +22,12 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory
 from mspc.compiler.pipeline import FILE_NAMES, VIEWS
 from mspc.ir.compare import difference
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import RULE
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.op import load_operators
-from tests.conftest import HANG
-from tests.explained import message_of
-from tests.serving import SERVED
+from tests.errors import error_of, message_of
+from tests.serving import SERVED, run_process, succeed
 
 ALL_STAGES = stages()
 MPIRUN = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
@@ -62,8 +60,7 @@ SEMI_4 = (
 
 def compile_(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {k: v for k, v in os.environ.items() if k not in MPIRUN} | environment
-    command = [*SERVED, "compile", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=HANG)
+    return run_process(*SERVED, "compile", *arguments, cwd=cwd, env=variables)
 
 
 def ok(*arguments: str, cwd: Path, **environment: str) -> str:
@@ -518,9 +515,7 @@ Net()(ops.ones((4, 4), ms.float32))
 @pytest.mark.parametrize("device", ["GPU", "CPU"])
 def test_operators_without_kernels_are_named_with_their_lines(tmp_path: Path, device: str) -> None:
     (tmp_path / "net.py").write_text(SCRIPT.format(device=device), encoding="utf-8")
-    command = [*SERVED, "compile", "net.py", "--json", "facts.json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*SERVED, "compile", "net.py", "--json", "facts.json", cwd=tmp_path)
     text = " ".join(done.stdout.split())
     rows = json.loads((tmp_path / "facts.json").read_text(encoding="utf-8"))["without_kernels"]
     if device == "CPU":
@@ -573,9 +568,8 @@ def program(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def data_refused(program: Path, message: str) -> None:
     """Running the program is refused with this message, and writes nothing anywhere."""
     before = sorted(Path.cwd().parent.rglob("*"))
-    with pytest.raises(MspcError) as raised:
-        run_directory(program, synthetic=True, steps=2)
-    assert (raised.value.message, raised.value.exit_status) == (message, 2)
+    error = error_of(run_directory, program, synthetic=True, steps=2)
+    assert (error.message, error.exit_status) == (message, 2)
     assert sorted(Path.cwd().parent.rglob("*")) == before
 
 
@@ -619,6 +613,4 @@ def test_a_file_behind_a_link(program: Path, linked: str) -> None:
 
 def test_the_rule_is_said(program: Path) -> None:
     rename_graph(program, "/etc/hostname")
-    with pytest.raises(MspcError) as raised:
-        run_directory(program, synthetic=True)
-    assert raised.value.notes == (RULE,)
+    assert error_of(run_directory, program, synthetic=True).notes == (RULE,)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import subprocess
 from itertools import product
 from pathlib import Path
 
@@ -18,9 +17,8 @@ from mspc.mindspore_api.context import freeze, set_auto_parallel_context
 from mspc.mindspore_api.setting_kind import Setting, with_entries
 from mspc.mindspore_api.settings import CONTEXT, PARALLEL
 from mspc.runtime.device_choice import DeviceRequest, Probe, choose_device
-from tests.conftest import HANG
-from tests.explained import message_of
-from tests.serving import SERVED
+from tests.errors import error_of, message_of
+from tests.serving import SERVED, run_process
 
 NETWORK = """\
 import numpy as np
@@ -130,8 +128,7 @@ def refused(folder: Path, *arguments: str) -> str:
     """The message of a compile that must fail, write nothing and show no traceback."""
     before = sorted(folder.iterdir())
     variables = {k: v for k, v in os.environ.items() if not k.startswith("OMPI_")}
-    command = [*SERVED, "compile", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables, check=False, timeout=HANG)
+    done = run_process(*SERVED, "compile", *arguments, cwd=folder, env=variables)
     assert (done.returncode, done.stdout) == (2, "")
     assert sorted(folder.iterdir()) == before
     return message_of(done.stderr)
@@ -421,12 +418,9 @@ def test_a_device_that_is_not_there_is_told_at_its_call() -> None:
 
 def test_a_rank_that_may_mean_a_number_of_ranks(folder: Path) -> None:
     Path("net.py").write_text(SCRIPT.format(before="", after=""))
-    with pytest.raises(MspcError) as raised:
-        compile_target("net.py", CompileOptions(only_ranks=(4,)))
-    assert str(raised.value) == (
+    assert str(error_of(compile_target, "net.py", CompileOptions(only_ranks=(4,)))) == (
         "error: there is no rank 4; ranks are 0 to 0\n"
         "  note: --ranks says how many ranks there are, as in --ranks 4; --rank names those that are written"
     )
-    with pytest.raises(MspcError) as raised:
-        compile_target("net.py", CompileOptions(ranks=4, only_ranks=(4,)))
-    assert str(raised.value) == "error: there is no rank 4; ranks are 0 to 3"
+    error = error_of(compile_target, "net.py", CompileOptions(ranks=4, only_ranks=(4,)))
+    assert str(error) == "error: there is no rank 4; ranks are 0 to 3"

@@ -12,11 +12,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.exported_programs import Exported, size, two_layers
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process, succeed
 
 
 def mspc(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SERVED, *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+    return run_process(*SERVED, *arguments, cwd=cwd)
 
 
 def table(*arguments: str, cwd: Path) -> dict[str, object]:
@@ -292,5 +292,4 @@ def test_reading_loads_no_pytorch(here: Path) -> None:
         compile_target("two.pt2", CompileOptions(ranks=2, out=Path("made"), loudness=Loudness(False, True)))
         assert not {"torch", "pickle"} & {name for name in sys.modules if name == "torch"}
     """)
-    done = subprocess.run(["python", "-c", code], capture_output=True, text=True, check=False, cwd=here)
-    assert done.returncode == 0, done.stderr
+    succeed("python", "-c", code, cwd=here)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ from mspc.compiler.pipeline import rank_passes, shared_passes
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from tests.commands.test_run_script import NETWORK
-from tests.conftest import HANG, ROOT
+from tests.conftest import ROOT
+from tests.errors import error_of
+from tests.serving import succeed
 from tests.shares import share_of
 
 CASES = share_of(200, 2)
@@ -50,11 +51,7 @@ def runs(folder: Path) -> None:
 
 def test_changed_files_are_taken_or_refused() -> None:
     """A short run of tests/fuzz.py, in a process of its own whose memory is limited."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", "--cases", str(CASES), "--commands", "1"],
-        capture_output=True, text=True, timeout=HANG, check=False, cwd=ROOT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeed(sys.executable, "-m", "tests.fuzz", "--cases", str(CASES), "--commands", "1", cwd=ROOT)
     counts = re.fullmatch(r"\d+ cases and 1 commands, (\d+) well, (\d+) refused, 0 finds, .*\n", done.stdout)
     assert counts is not None, done.stdout
     assert sum(map(int, counts.groups())) == CASES
@@ -125,9 +122,7 @@ def test_a_parameter_that_is_no_tensor_any_more(compiled: Path, tmp_path: Path, 
     start, end = lines[at].index("<"), lines[at].index(">")
     lines[at] = lines[at][:start] + type + lines[at][end + 1 :]
     file.write_text("\n".join(lines))
-    with pytest.raises(MspcError) as raised:
-        runs(tmp_path / "out")
-    assert raised.value.exit_status == 2
+    assert error_of(runs, tmp_path / "out").exit_status == 2
 
 
 @pytest.mark.parametrize(
@@ -160,6 +155,4 @@ def test_a_path_that_names_no_file(compiled: Path, tmp_path: Path, name: str) ->
     path = tmp_path / "out" / "program.json"
     execute = next((tmp_path / "out" / "rank_1").glob("*_execute_*.ir"))
     path.write_text(path.read_text().replace(f'"1": "rank_1/{execute.name}"', f'"1": "{name}"'))
-    with pytest.raises(MspcError) as raised:
-        runs(tmp_path / "out")
-    assert raised.value.exit_status == 2
+    assert error_of(runs, tmp_path / "out").exit_status == 2

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.commands.comparison.all_differences import Difference, differences, moved_cells
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.diff import diff_targets
@@ -33,6 +31,7 @@ from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
+from tests.serving import invoke
 
 SCRIPT = '''
 import numpy as np
@@ -86,10 +85,6 @@ Net()(Tensor(np.ones(2, np.float32)))
 LEFT, OTHER = "((2, 1), (1, 4))", "((8, 1), (1, 1))"
 
 
-def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two compiles, `a` and `b`, of which one strategy differs, and their tables as JSON."""
@@ -100,7 +95,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             script = place / name / "net.py"
             script.parent.mkdir()
             script.write_text(f"LEFT = {strategy}\n{SCRIPT}")
-            done = run("compile", script, "--out", place / name / "out", "--json", place / f"{name}.json", "-q")
+            done = invoke("compile", script, "--out", place / name / "out", "--json", place / f"{name}.json", "-q")
             assert done.exit_code == 0, done.output
     for name in "ab":
         (place / name / "out").rename(place / f"{name}_out")
@@ -110,16 +105,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def changed(folder: Path) -> dict[str, Any]:
     """The differences of the two."""
-    done = run("diff", folder / "a_out", folder / "b_out", "--json", "-")
-    assert done.exit_code == 1, done.output
+    done = invoke("diff", folder / "a_out", folder / "b_out", "--json", "-", status=1)
     return json.loads(done.stdout)
 
 
 def test_a_compile_and_itself_are_equal(folder: Path) -> None:
     copy = folder / "copy"
     shutil.copytree(folder / "a_out", copy)
-    done = run("diff", folder / "a_out", copy, "--json", folder / "none.json")
-    assert done.exit_code == 0, done.output
+    done = invoke("diff", folder / "a_out", copy, "--json", folder / "none.json", status=0)
     assert done.stdout == f"{folder / 'a_out'} and {copy} are equal\n"
     found = json.loads((folder / "none.json").read_text())
     assert found.pop("equal") is True
@@ -176,8 +169,8 @@ def test_attributes_and_constants_are_compared(folder: Path) -> None:
         assert old in text
         text = text.replace(old, new)
     other.write_text(text)
-    assert run("diff", folder / "a_out" / "rank_0" / file.name, one).exit_code == 0
-    (kind,) = json.loads(run("diff", one, other, "--json", "-").stdout)["kinds"]
+    assert invoke("diff", folder / "a_out" / "rank_0" / file.name, one).exit_code == 0
+    (kind,) = json.loads(invoke("diff", one, other, "--json", "-").stdout)["kinds"]
     assert {d["name"] for d in kind["operators"]} == {
         "Mul", *(f"ApplyMomentum of {side}.{name} (update)" for side in ("right", "left") for name in "vw")
     }  # fmt: skip
@@ -186,9 +179,8 @@ def test_attributes_and_constants_are_compared(folder: Path) -> None:
 
 
 def test_a_script_is_compiled_for_the_comparison(folder: Path) -> None:
-    done = run("diff", folder / "a_out", folder / "a" / "net.py")
-    assert done.exit_code == 0, done.output
-    done = run("diff", folder / "a_out", folder / "a" / "net.py", "--ranks", "16", "--json", "-")
+    done = invoke("diff", folder / "a_out", folder / "a" / "net.py", status=0)
+    done = invoke("diff", folder / "a_out", folder / "a" / "net.py", "--ranks", "16", "--json", "-")
     assert [(d["name"], d["first"], d["second"]) for d in json.loads(done.stdout)["header"]] == [("ranks", "8", "16")]
 
 
@@ -197,8 +189,7 @@ def test_a_line_that_moved_is_no_difference(folder: Path) -> None:
     shutil.copytree(folder / "a_out", moved)
     for file in moved.glob("rank_*/*.ir"):
         file.write_text(file.read_text().replace("net.py(16)", "net.py(99)"))
-    done = run("diff", folder / "a_out", moved)
-    assert done.exit_code == 0, done.output
+    done = invoke("diff", folder / "a_out", moved, status=0)
     assert "edited since they were compiled: rank_" in done.stdout
 
 
@@ -210,7 +201,7 @@ def test_ranks_of_one_kind_are_read_once_and_edited_ones_apart(folder: Path) -> 
     file.write_text(file.read_text().replace("Tanh(", "Sin("))
     os.utime(file, (file.stat().st_atime, (edited / "program.json").stat().st_mtime + 5))
     assert [kind.ranks for kind in read_facts(edited).kinds] == [(0, 1, 2, 3, 4, 6, 7), (5,)]
-    done = run("diff", folder / "a_out", edited, "--json", "-")
+    done = invoke("diff", folder / "a_out", edited, "--json", "-")
     (kind,) = json.loads(done.stdout)["kinds"]
     assert kind["ranks"] == [list(range(8)), [5]]
     assert [d["name"] for d in kind["operators"]] == ["Tanh", "Sin"]
@@ -219,8 +210,8 @@ def test_ranks_of_one_kind_are_read_once_and_edited_ones_apart(folder: Path) -> 
 def test_dumps_of_two_ranks_are_compared_though_their_groups_differ(folder: Path) -> None:
     places = (folder / "a_out" / "rank_0", folder / "a_out" / "rank_5", folder / "b_out" / "rank_5")
     files = [next(place.glob("*.ir")) for place in places]
-    assert run("diff", *files[:2]).exit_code == 0
-    assert run("diff", files[0], files[2]).exit_code == 1
+    assert invoke("diff", *files[:2]).exit_code == 0
+    assert invoke("diff", files[0], files[2]).exit_code == 1
 
 
 def test_plans_beside_plans_and_compiles(folder: Path) -> None:
@@ -231,9 +222,8 @@ def test_plans_beside_plans_and_compiles(folder: Path) -> None:
         stored = {key: read_layouts(text)[0] for key, text in each.plan.parameters.items()}
         write_plan(folder / f"{name}.toml", PlanFile(8, operators, stored))
     assert read_plan(folder / "a.toml").ranks == 8
-    assert run("diff", folder / "a.toml", folder / "a_out").exit_code == 0
-    done = run("diff", folder / "a.toml", folder / "b.toml", "--json", "-")
-    assert done.exit_code == 1
+    assert invoke("diff", folder / "a.toml", folder / "a_out").exit_code == 0
+    done = invoke("diff", folder / "a.toml", folder / "b.toml", "--json", "-", status=1)
     names = [d["name"] for d in json.loads(done.stdout)["layouts"]]
     assert names == ["ReLU-op0", "MatMul-op0", "GeLU-op0", "MatMul-op1"]
 
@@ -243,15 +233,14 @@ def test_plans_that_shard_alike_and_treat_cells_and_parameters_otherwise(folder:
     one, other = folder / "one_plan.toml", folder / "other_plan.toml"
     write_plan(one, PlanFile(8, {}, {"v": layout}, ("Default/a", "Default/b"), ("v",)))
     write_plan(other, PlanFile(8, {}, {}, ("Default/b",)))
-    assert run("diff", one, one).exit_code == 0
-    done = run("diff", one, other, "--json", "-")
-    assert done.exit_code == 1
+    assert invoke("diff", one, one).exit_code == 0
+    done = invoke("diff", one, other, "--json", "-", status=1)
     assert [(d["name"], d["cell"], d["first"], d["second"]) for d in json.loads(done.stdout)["memory"]] == [
         ("Default/a", "computed again for gradients", "yes", None),
         ("v", "stored as", "(8) [0, -]", None),
         ("v", "gathered again for gradients", "yes", None),
     ]
-    assert "cells and parameters that plans treat in different ways: 3" in run("diff", one, other).stdout
+    assert "cells and parameters that plans treat in different ways: 3" in invoke("diff", one, other).stdout
 
 
 @pytest.mark.parametrize("case", ["quickstart_semi", "transformer_semi", "softmax_layernorm", "optimizer_parallel"])
@@ -264,8 +253,8 @@ def test_facts_of_mindspores_dumps_are_those_of_its_reference(case: str, conform
 
 def test_a_compile_beside_mindspores_dump(conformance: Path, tmp_path: Path) -> None:
     case = conformance / "cases" / "quickstart_semi.py"
-    assert run("compile", case, "--out", tmp_path / "out", "-q").exit_code == 0
-    done = run("diff", tmp_path / "out", conformance / "dumps" / "quickstart_semi.execute.ir", "--json", "-")
+    assert invoke("compile", case, "--out", tmp_path / "out", "-q").exit_code == 0
+    done = invoke("diff", tmp_path / "out", conformance / "dumps" / "quickstart_semi.execute.ir", "--json", "-")
     assert done.exit_code == 1, done.output
     found = json.loads(done.stdout)
     assert found["tensors"] == [], "slices of parameters follow from the strategies"
@@ -277,7 +266,7 @@ def test_a_compile_beside_mindspores_dump(conformance: Path, tmp_path: Path) -> 
 
 
 def test_a_compile_that_sends_what_mindspore_sends(conformance: Path) -> None:
-    done = run(
+    done = invoke(
         "diff", conformance / "cases" / "redistribute_03.py", conformance / "dumps" / "redistribute_03.execute.ir"
     )
     assert done.exit_code == 0, done.output
@@ -287,11 +276,11 @@ def test_ranks_with_networks_of_their_own_are_kinds_of_their_own(folder: Path) -
     script = folder / "own.py"
     script.write_text(OWN)
     for name in ("one", "two"):
-        assert run("compile", script, "--out", folder / name, "-q").exit_code == 0
+        assert invoke("compile", script, "--out", folder / name, "-q").exit_code == 0
         script.write_text(OWN.replace("3.0 + get_rank()", "3.0 + 2 * get_rank()"))
     assert [kind.ranks for kind in read_facts(folder / "one").kinds] == [(0,), (1,)]
-    assert run("diff", folder / "one", folder / "one").exit_code == 0
-    (kind,) = json.loads(run("diff", folder / "one", folder / "two", "--json", "-").stdout)["kinds"]
+    assert invoke("diff", folder / "one", folder / "one").exit_code == 0
+    (kind,) = json.loads(invoke("diff", folder / "one", folder / "two", "--json", "-").stdout)["kinds"]
     assert kind["ranks"] == [[1], [1]]
     assert [(d["name"], d["first"].partition(" -> ")[0]) for d in kind["operators"]] == [
         ("Mul", "Float32 (2,); Float32 () = 4.0")
@@ -326,8 +315,7 @@ def test_bad_input(folder: Path, names: tuple[str, ...], said: str, monkeypatch:
     shutil.copy(other, Path("mixed/rank_0") / file.name)
     content = json.loads(Path("a_out/program.json").read_text())
     Path("kinds/program.json").write_text(json.dumps({**content, "kinds": {"0": "x"}}))
-    done = run("diff", *names)
-    assert done.exit_code == 2, done.output
+    done = invoke("diff", *names, status=2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -479,8 +467,8 @@ def test_compiles_that_compute_other_numbers_differ(tmp_path: Path, change: dict
     for folder, text in zip(folders, (SAME, SAME | change), strict=True):
         script = tmp_path / f"{folder.name}.py"
         script.write_text(NETWORK.format(**text))
-        assert CliRunner().invoke(app, ["compile", str(script), "--out", str(folder), "-q"]).exit_code == 0
-    done = CliRunner().invoke(app, ["diff", *map(str, folders)])
+        assert invoke("compile", str(script), "--out", str(folder), "-q").exit_code == 0
+    done = invoke("diff", *map(str, folders))
     assert done.exit_code == (1 if change else 0), done.output
 
 

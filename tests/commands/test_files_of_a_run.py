@@ -19,9 +19,8 @@ from mspc.commands.verbs.table import VERBS
 from mspc.engine.profile_options import ProfileOptions
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DTYPES
-from tests.conftest import HANG
-from tests.explained import message_of
-from tests.serving import SERVED
+from tests.errors import error_of, message_of
+from tests.serving import HANG, SERVED
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -111,17 +110,15 @@ def npy(array: np.ndarray, end: int | None = None) -> bytes:
 )
 def test_a_damaged_member_is_named(program: Path, content: bytes, message: str) -> None:
     archive(x=content)
-    with pytest.raises(MspcError) as raised:
-        run_directory(program, data=Path("data.npz"), simulate=True)
-    assert (raised.value.message, raised.value.exit_status) == (message, 2)
+    error = error_of(run_directory, program, data=Path("data.npz"), simulate=True)
+    assert (error.message, error.exit_status) == (message, 2)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"some text", npy(np.ones(3))])
 def test_a_file_that_is_no_npz(program: Path, content: bytes) -> None:
     Path("data.npz").write_bytes(content)
-    with pytest.raises(MspcError) as raised:
-        run_directory(program, data=Path("data.npz"), simulate=True)
-    assert raised.value.message == "data.npz is not an npz file; write it with numpy.savez(path, name=array, ...)"
+    error = error_of(run_directory, program, data=Path("data.npz"), simulate=True)
+    assert error.message == "data.npz is not an npz file; write it with numpy.savez(path, name=array, ...)"
 
 
 @pytest.mark.parametrize("end", [4, 40, -30])
@@ -151,9 +148,8 @@ def in_the_way(own_folder: Path) -> None:
 @pytest.mark.parametrize("option", ["save", "save_outputs", "profile"])
 def test_a_run_is_refused_before_its_first_step(program: Path, option: str, place: str, capsys: Capture) -> None:
     value: Any = ProfileOptions(Path(place)) if option == "profile" else Path(place)
-    with pytest.raises(MspcError) as raised:
-        run_directory(program, synthetic=True, simulate=True, **{option: value})
-    assert (raised.value.message, raised.value.exit_status) == (PLACES[place], 2)
+    error = error_of(run_directory, program, synthetic=True, simulate=True, **{option: value})
+    assert (error.message, error.exit_status) == (PLACES[place], 2)
     assert capsys.readouterr().out == ""
 
 
@@ -165,25 +161,22 @@ def test_tables_are_refused_before_the_work(place: str, capsys: Capture) -> None
     written = [each for each in every if any(parameter.name == "json" for parameter in each.params)]
     assert len(written) > 12
     for command in written:
-        with pytest.raises(MspcError) as raised:
-            command.callback(json=Path(place))
-        assert (raised.value.message, raised.value.exit_status) == (PLACES[place], 2)
+        error = error_of(command.callback, json=Path(place))
+        assert (error.message, error.exit_status) == (PLACES[place], 2)
     assert capsys.readouterr().out == ""
 
 
 def test_a_table_in_the_folder_of_its_compile_is_refused() -> None:
     Path("net.py").write_text(NETWORK.replace("TYPE", "float32"))
     Path("out").mkdir()
-    with pytest.raises(MspcError) as raised:
-        compile_target("net.py", CompileOptions(ranks=2, json=Path("out/table.json"), out=Path("out")))
-    assert raised.value.message == "--json out/table.json lies in or around out, which is replaced as a whole"
+    error = error_of(compile_target, "net.py", CompileOptions(ranks=2, json=Path("out/table.json"), out=Path("out")))
+    assert error.message == "--json out/table.json lies in or around out, which is replaced as a whole"
     assert list(Path("out").iterdir()) == []
 
 
 def test_two_files_of_one_name_are_refused(program: Path) -> None:
-    with pytest.raises(MspcError) as raised:
-        run_directory(program, synthetic=True, simulate=True, save=Path("x"), save_outputs=Path("./x"))
-    assert raised.value.message == "--save and --save-outputs both name x"
+    error = error_of(run_directory, program, synthetic=True, simulate=True, save=Path("x"), save_outputs=Path("./x"))
+    assert error.message == "--save and --save-outputs both name x"
     assert not Path("x").exists()
 
 

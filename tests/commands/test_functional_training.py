@@ -5,16 +5,13 @@ Losses and parameters are one device's, however parameters are sharded and whate
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mspc.commands.run import run_script
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import SERVED, succeed
 from tests.shares import is_taken
 
 SCRIPT = """
@@ -126,9 +123,7 @@ def _trained(script: Path, ranks: int, *arguments: str, simulate: bool = True) -
     if simulate:
         run_script(script, ranks, True, script_arguments=given)
     else:
-        command = [*SERVED, "run", str(script), "--ranks", str(ranks), "--", *given]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=dict(os.environ))
-        assert done.returncode == 0, done.stderr
+        succeed(*SERVED, "run", str(script), "--ranks", str(ranks), "--", *given)
     with np.load(out) as found:
         return dict(found)
 

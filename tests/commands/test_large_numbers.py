@@ -18,11 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.cli import app
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.compile_options import compile_options
 from mspc.commands.launch import _cores
@@ -44,6 +42,8 @@ from mspc.ir.text.parser import parse
 from mspc.mindspore_api.parallel.layout import Layout
 from mspc.ops.op import REGISTRY
 from mspc.verify.difference import ComparedValue
+from tests.errors import error_of
+from tests.serving import invoke
 
 LONG = "9" * 5000
 ZEROS = "0" * 5000
@@ -59,9 +59,7 @@ def sizes_of(text: str) -> Any:
 @pytest.mark.parametrize("number", [LONG, f"4,{LONG}", "9" * 30])
 def test_a_number_of_an_option_is_refused(read: Callable[[str], Any], number: str) -> None:
     given = {parse_input: f"float32[{number}]", read_hosts: f"a:{number}"}.get(read, number)
-    with pytest.raises(MspcError) as refused:
-        read(given)
-    assert len(str(refused.value)) < 1000
+    assert len(str(error_of(read, given))) < 1000
 
 
 def test_leading_zeros_change_no_number() -> None:
@@ -93,9 +91,7 @@ def test_many_hosts_take_linear_time(tmp_path: Path) -> None:
     assert hosts == read_hosts(",".join(f"host{i}:1" for i in range(count)))
     job = LaunchJob(("work",), count, tmp_path, tuple(hosts), "worker_{rank}_{local_rank}.log")
     assert [job.log(rank).name for rank in range(count)] == [f"worker_{rank}_0.log" for rank in range(count)]
-    with pytest.raises(MspcError) as refused:
-        check_slots(hosts, count + 1)
-    assert len(str(refused.value)) < 1000
+    assert len(str(error_of(check_slots, hosts, count + 1))) < 1000
     assert time.process_time() - begin < MOST
 
 
@@ -170,9 +166,7 @@ class Wrong(nn.Cell):
     ],
 )
 def test_a_number_in_a_network(change: Callable[[Any], Any]) -> None:
-    with pytest.raises(MspcError) as refused:
-        Wrong(change)(Tensor(np.ones((4, 4)), ms.float32))
-    assert len(refused.value.message) < 1000
+    assert len(error_of(lambda: Wrong(change)(Tensor(np.ones((4, 4)), ms.float32))).message) < 1000
 
 
 @pytest.mark.parametrize(
@@ -185,9 +179,7 @@ def test_a_number_in_a_network(change: Callable[[Any], Any]) -> None:
     ],
 )
 def test_a_strategy(make: Callable[[], Any]) -> None:
-    with pytest.raises(MspcError) as refused:
-        make()
-    assert len(refused.value.message) < 1000
+    assert len(error_of(make).message) < 1000
 
 
 NETWORK = """
@@ -229,10 +221,9 @@ def dump(folder: Path, name: str) -> Path:
 
 
 def refusal(action: Callable[[], Any]) -> str:
-    with pytest.raises(MspcError) as raised:
-        action()
-    assert raised.value.exit_status == 2
-    return raised.value.message
+    error = error_of(action)
+    assert error.exit_status == 2
+    return error.message
 
 
 def runs(folder: Path, data: Path | None = None) -> None:
@@ -470,10 +461,6 @@ class Net(nn.Cell):
 """
 
 
-def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 @pytest.fixture
 def script(own_folder: Path) -> Path:
     path = own_folder / "net.py"
@@ -488,8 +475,7 @@ def network(script: Path, layers: int) -> list[str]:
 def test_a_compile_fits_a_screen_whatever_the_layers(script: Path) -> None:
     texts = {}
     for layers in (6, 12):
-        done = run("compile", *network(script, layers), "--json", "table.json")
-        assert done.exit_code == 0, done.output
+        done = invoke("compile", *network(script, layers), "--json", "table.json", status=0)
         texts[layers] = done.stdout.splitlines()
         report = json.loads(Path("table.json").read_text())
         assert len(report["operators"]) == 4 * layers
@@ -501,8 +487,7 @@ def test_a_compile_fits_a_screen_whatever_the_layers(script: Path) -> None:
 
 
 def test_all_has_every_row_of_a_compile(script: Path) -> None:
-    done = run("compile", *network(script, 12), "--all", "--json", "table.json")
-    assert done.exit_code == 0, done.output
+    done = invoke("compile", *network(script, 12), "--all", "--json", "table.json", status=0)
     report = json.loads(Path("table.json").read_text())
     lines = done.stdout.splitlines()
     assert sum(line.startswith("MatMul ") for line in lines) == 24
@@ -511,8 +496,8 @@ def test_all_has_every_row_of_a_compile(script: Path) -> None:
 
 
 def test_what_fits_a_screen_has_every_row(script: Path) -> None:
-    done = run("compile", *network(script, 2))
-    assert done.stdout == run("compile", *network(script, 2), "--all").stdout
+    done = invoke("compile", *network(script, 2))
+    assert done.stdout == invoke("compile", *network(script, 2), "--all").stdout
     assert len(done.stdout.splitlines()) <= SCREEN
 
 
@@ -554,8 +539,7 @@ def two(script: Path) -> Callable[[int], tuple[str, str]]:
 
     def folders(layers: int) -> tuple[str, str]:
         for ranks in ("8", "16"):
-            done = run("compile", *network(script, layers)[:-1], ranks, "--out", f"{layers}_{ranks}", "-q")
-            assert done.exit_code == 0, done.output
+            invoke("compile", *network(script, layers)[:-1], ranks, "--out", f"{layers}_{ranks}", "-q", status=0)
         return f"{layers}_8", f"{layers}_16"
 
     return folders
@@ -564,19 +548,18 @@ def two(script: Path) -> Callable[[int], tuple[str, str]]:
 def test_diff_and_check_say_what_was_left_out(two: Callable[[int], tuple[str, str]]) -> None:
     first, second = two(6)
     for arguments in (("check", first, "--max-bytes", "1"), ("diff", first, second)):
-        short, full = run(*arguments), run(*arguments, "--all")
+        short, full = invoke(*arguments), invoke(*arguments, "--all")
         assert short.exit_code == full.exit_code == 1, full.output
         assert "--all shows" in short.stdout
         assert "--all" not in full.stdout
         assert len(short.stdout.splitlines()) < len(full.stdout.splitlines())
         assert short.stdout.splitlines()[-1] == full.stdout.splitlines()[-1]
-    assert run("diff", first, second, "-q").stdout == f"{first} and {second} differ\n"
+    assert invoke("diff", first, second, "-q").stdout == f"{first} and {second} differ\n"
 
 
 def test_limits_that_the_same_collectives_break_list_them_once(script: Path) -> None:
-    assert run("compile", *network(script, 12), "--out", "graphs", "-q").exit_code == 0
-    done = run("check", "graphs", "--max-bytes", "1", "--max-collectives", "1", "--max-step", "1us")
-    assert done.exit_code == 1, done.output
+    assert invoke("compile", *network(script, 12), "--out", "graphs", "-q").exit_code == 0
+    done = invoke("check", "graphs", "--max-bytes", "1", "--max-collectives", "1", "--max-step", "1us", status=1)
     assert len(done.stdout.splitlines()) <= SCREEN
     assert done.stdout.count("; by the collectives of ") == 2
     (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("AllReduce ")]

@@ -13,8 +13,7 @@ import pytest
 from mspc.commands import launch as launch_command
 from mspc.engine.ranks.worker import bind
 from mspc.ir.diagnostics import MspcError
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import HANG, SERVED, run_process
 
 SCRIPT = """
 import os, sys
@@ -33,13 +32,12 @@ def folder(own_folder: Path) -> Path:
 
 
 def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mspc", "launch", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
+    return run_process(sys.executable, "-m", "mspc", "launch", *arguments)
 
 
 def served(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The work of the command once it is loaded; Python is served, too."""
-    return subprocess.run([*SERVED, "launch", *arguments], capture_output=True, text=True, check=False, timeout=HANG)
+    return run_process(*SERVED, "launch", *arguments)
 
 
 def test_a_job_that_is_waited_for() -> None:

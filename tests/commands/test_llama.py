@@ -24,7 +24,7 @@ from mspc.compiler.pipeline import idle_passes, rank_passes, shared_passes
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.data import full_type, slices_of
 from mspc.runtime.program import load_program, load_slices
-from tests.conftest import HANG
+from tests.serving import succeed
 
 SIZES = "2 32 4 48 64"
 
@@ -180,8 +180,5 @@ def test_both_at_once_are_refused() -> None:
 def test_a_shell_asks() -> None:
     words = "mspc comp"
     asked = {"_MSPC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    command = [str(Path(sys.executable).with_name("mspc"))]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **asked}, check=True, timeout=HANG
-    )
+    done = succeed(str(Path(sys.executable).with_name("mspc")), env={**os.environ, **asked})
     assert done.stdout.split() == ["compile"]

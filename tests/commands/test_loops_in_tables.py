@@ -13,21 +13,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.commands.report.tables import NARROWEST, TextTable, broken, fit, print_table
 from mspc.commands.verbs.ops import ops as list_operators
 from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, INT64, TensorType
-from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.regions import COUNT, For, emit_regions
-from mspc.ops.control.structural import TupleGetItem
-from tests.conftest import HANG
 from tests.grouped import each
 from tests.ir.test_mindspore_dumps import LOOP_DUMP
-from tests.serving import SERVED
+from tests.operators import AllReduce, TupleGetItem
+from tests.serving import HANG, SERVED, invoke
 
 ROW = TensorType(FLOAT32, (4,))
 
@@ -61,7 +57,7 @@ def dumps(own_folder: Path) -> Path:
 
 def run(*arguments: str) -> tuple[int, str]:
     """(exit status, what is printed, with single blanks)"""
-    done = CliRunner().invoke(app, [*arguments])
+    done = invoke(*arguments)
     return done.exit_code, " ".join(done.output.split())
 
 

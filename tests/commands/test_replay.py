@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.opt import optimize
 from mspc.compiler.call import describe_call
@@ -22,6 +20,7 @@ from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
 from mspc.search.plans.alternatives import AUTOMATIC, WAYS, Alternative, PlannedNetwork
 from tests.dumps import counter, dumped, pass_of
+from tests.serving import invoke
 
 SCRIPT = """
 import numpy as np
@@ -72,8 +71,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> None:
-    done = CliRunner().invoke(app, list(arguments))
-    assert done.exit_code == 0, done.output
+    invoke(*arguments, status=0)
 
 
 def check_replay(folder: Path) -> None:
@@ -155,8 +153,7 @@ def test_a_damaged_plan_in_a_header_is_told(script: Path, plan_text: str) -> Non
     ):
         assert good in text
         path.write_text(text.replace(good, bad, 1))
-        done = CliRunner().invoke(app, ["opt", "-p", "shard_by_plan", str(path)])
-        assert done.exit_code == 2
+        done = invoke("opt", "-p", "shard_by_plan", str(path), status=2)
         assert told in done.output, (good, done.output)
 
 

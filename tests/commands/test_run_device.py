@@ -22,17 +22,16 @@ from mspc.engine.job import Job
 from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions, profile_options
 from mspc.engine.run_program import Options, check_program, run_rank
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceOptions, Hardware
 from mspc.runtime.profile import NodeTiming
 from tests.commands.played_gpu import Machine, PlayedCuda
 from tests.commands.test_run_script import NETWORK, TRAIN
-from tests.conftest import HANG
-from tests.explained import message_of
+from tests.errors import error_of, message_of
 from tests.gpu.programs import compiled
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process
 
 WISHES = DeviceOptions("gpu", deterministic=True)
 TWO_GRAPHS = (
@@ -260,12 +259,12 @@ def test_no_gpu_is_an_error_of_status_2(tmp_path: Path) -> None:
     script.write_text(TRAIN)
     command = [*SERVED, "run", str(script)]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([*command, "--device", "gpu"], capture_output=True, text=True, env=hidden, check=False)
+    done = run_process(*command, "--device", "gpu", env=hidden)
     assert done.returncode == 2
     assert "--device gpu asks for a GPU, but " in done.stderr
     assert "note: or run it on the CPU with mspc run --device cpu" in done.stderr
     assert "Traceback" not in done.stderr
-    done = subprocess.run([*command, "--device", "tpu"], capture_output=True, text=True, env=hidden, check=False)
+    done = run_process(*command, "--device", "tpu", env=hidden)
     assert done.returncode == 2
     assert "tpu" in done.stderr
 
@@ -273,8 +272,7 @@ def test_no_gpu_is_an_error_of_status_2(tmp_path: Path) -> None:
 def test_ranks_of_mpirun_get_the_flag_and_one_speaks_for_all(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    command = [*SERVED, "run", str(script), "--ranks", "2", "--device", "gpu"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
+    done = run_process(*SERVED, "run", str(script), "--ranks", "2", "--device", "gpu")
     if done.returncode == 0:
         pytest.skip("this machine has GPUs")
     assert done.returncode == 2
@@ -284,9 +282,8 @@ def test_ranks_of_mpirun_get_the_flag_and_one_speaks_for_all(tmp_path: Path) -> 
 def test_a_script_on_the_gpu_that_is_not_there_names_its_line_of_context(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN.replace("init()", 'ms.set_context(device_target="GPU"); init()'))
-    with pytest.raises(MspcError) as caught:
-        run_script(script, 1, wishes=DeviceOptions())
-    assert caught.value.message.startswith('device_target="GPU" asks for a GPU, but ')
+    error = error_of(run_script, script, 1, wishes=DeviceOptions())
+    assert error.message.startswith('device_target="GPU" asks for a GPU, but ')
 
 
 NINE = TRAIN.replace("range(3)", "range(9)")
@@ -318,8 +315,7 @@ def script(own_folder: Path) -> Path:
 
 
 def mspc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [*SERVED, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
+    return run_process(*SERVED, *arguments)
 
 
 def spans(path: str = "trace.json") -> list[dict[str, Any]]:
@@ -537,9 +533,8 @@ def test_bad_use_is_status_2(script: Path) -> None:
 def test_a_folder_that_vanishes_ends_the_run(script: Path) -> None:
     script.write_text(NINE.replace("for i", "import os\nos.rmdir('gone')\nfor i"))
     Path("gone").mkdir()
-    with pytest.raises(MspcError) as caught:
-        run_script(script, 1, profile=ProfileOptions(Path("gone/trace.json")))
-    assert (caught.value.message, caught.value.exit_status) == (
+    error = error_of(run_script, script, 1, profile=ProfileOptions(Path("gone/trace.json")))
+    assert (error.message, error.exit_status) == (
         "cannot write gone/trace.json: No such file or directory", 2,
     )  # fmt: skip
 

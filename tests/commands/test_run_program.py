@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from safetensors.numpy import load_file
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory, run_script
-from mspc.ir.diagnostics import ExecutionError, MspcError
 from tests.commands.test_run_script import NETWORK, TRAIN, losses
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.errors import error_of, failure_of
+from tests.serving import SERVED, run_process
 
 X = np.random.default_rng(5).random((24, 8), dtype=np.float32)
 Y = np.random.default_rng(6).random((24, 4), dtype=np.float32)
@@ -90,10 +88,7 @@ def test_global_parameters_and_outputs_are_saved(program: Path, capsys: pytest.C
 def test_synthetic_data_and_mpirun_give_the_same(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulate(program, synthetic=True, steps=2)
     wanted = capsys.readouterr().out
-    done = subprocess.run(
-        [*SERVED, "run", str(program), "--synthetic", "--steps", "2"],
-        capture_output=True, text=True, timeout=HANG, check=False,
-    )  # fmt: skip
+    done = run_process(*SERVED, "run", str(program), "--synthetic", "--steps", "2")
     assert (done.returncode, done.stdout) == (0, wanted), done.stderr
 
 
@@ -124,19 +119,17 @@ def test_a_nan_names_step_rank_node_and_line(program: Path) -> None:
     bad = X.copy()
     bad[8 + 5, 0] = np.nan
     np.savez("data.npz", inputs0=bad, inputs1=Y)
-    with pytest.raises(ExecutionError) as caught:
-        simulate(program)
-    assert caught.value.message.startswith("the loss of step 2 is NaN on rank 1; argument 'inputs0' held")
-    assert caught.value.location is not None
-    assert caught.value.location.file == "train.py"
-    assert "self.matmul(x, self.w)" in caught.value.location.text
+    error = failure_of(simulate, program)
+    assert error.message.startswith("the loss of step 2 is NaN on rank 1; argument 'inputs0' held")
+    assert error.location is not None
+    assert error.location.file == "train.py"
+    assert "self.matmul(x, self.w)" in error.location.text
 
 
 def refused(program: Path, **options: Any) -> str:
-    with pytest.raises(MspcError) as caught:
-        simulate(program, **options)
-    assert caught.value.exit_status == 2
-    return caught.value.render()
+    error = error_of(simulate, program, **options)
+    assert error.exit_status == 2
+    return error.render()
 
 
 def test_another_number_of_ranks(program: Path) -> None:
@@ -158,9 +151,7 @@ def test_a_missing_file_is_named(program: Path) -> None:
 
 
 def test_no_data(program: Path) -> None:
-    with pytest.raises(MspcError) as caught:
-        run_directory(program, simulate=True)
-    assert caught.value.render() == (
+    assert error_of(run_directory, program, simulate=True).render() == (
         "error: out takes inputs0, inputs1\n  note: give --data FILE.npz with these arrays, or --synthetic"
     )
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from mspc.cli import app
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
-from mspc.ir.diagnostics import ExecutionError, MspcError
-from tests.conftest import HANG
-from tests.serving import SERVED
+from mspc.ir.diagnostics import MspcError
+from tests.errors import error_of, failure_of
+from tests.serving import SERVED, run_process
 
 NETWORK = """
 import sys
@@ -183,23 +183,21 @@ for i in range(2):
 
 def test_a_rank_that_raises_is_named_with_its_line(script: Path) -> None:
     text = NETWORK + "step(*rows(0))\nif rank == 1:\n    raise ValueError('mine')\nstep(*rows(1))\n"
-    with pytest.raises(MspcError) as caught:
-        simulated(script, text)
+    error = error_of(simulated, script, text)
     line = text.splitlines().index("    raise ValueError('mine')") + 1
-    assert caught.value.exit_status == 2
-    assert caught.value.render() == (
+    assert error.exit_status == 2
+    assert error.render() == (
         f'rank 1 failed:\nTraceback (most recent call last):\n  File "{script}", line {line}, in <module>\n'
         "    raise ValueError('mine')\nValueError: mine"
     )
 
 
 def test_a_rank_that_ends_early_is_named(script: Path) -> None:
-    with pytest.raises(ExecutionError) as caught:
-        simulated(script, NETWORK + "step(*rows(0))\nif rank == 1:\n    sys.exit(0)\nstep(*rows(1))\n")
-    assert "rank 0 would wait for ever" in caught.value.message
-    assert "rank 1 has ended" in caught.value.notes
-    assert caught.value.location is not None
-    assert caught.value.location.file == "train.py"
+    error = failure_of(simulated, script, NETWORK + "step(*rows(0))\nif rank == 1:\n    sys.exit(0)\nstep(*rows(1))\n")
+    assert "rank 0 would wait for ever" in error.message
+    assert "rank 1 has ended" in error.notes
+    assert error.location is not None
+    assert error.location.file == "train.py"
 
 
 def test_the_scripts_exit_status_is_the_runs(script: Path) -> None:
@@ -217,14 +215,13 @@ x, y = rows(1)
 step(Tensor(np.full(x.shape, np.inf, np.float32)) if rank == 1 else x, y)
 """
     )
-    with pytest.raises(ExecutionError) as caught:
-        simulated(script, text)
-    assert caught.value.exit_status == 1
-    assert caught.value.message == (
+    error = failure_of(simulated, script, text)
+    assert error.exit_status == 1
+    assert error.message == (
         "the loss of step 2 is NaN on rank 1; argument 'inputs0' held such a value before the step; "
-        f"the first to read it is {caught.value.message.rpartition('is ')[2]}"
+        f"the first to read it is {error.message.rpartition('is ')[2]}"
     )
-    assert caught.value.location is not None
+    assert error.location is not None
 
 
 def test_device_num_counts_where_ranks_are_not_given(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,14 +248,13 @@ def test_a_missing_script() -> None:
 
 
 def test_a_mistake_of_the_network_is_reported_once(script: Path) -> None:
-    with pytest.raises(MspcError) as caught:
-        simulated(script, NETWORK.replace("(1, size), (size, 1)", "(1, 3), (3, 1)") + "step(*rows(0))\n")
-    assert caught.value.exit_status == 2
-    assert caught.value.render().count("MatMul 'matmul'") == 1
+    error = error_of(simulated, script, NETWORK.replace("(1, size), (size, 1)", "(1, 3), (3, 1)") + "step(*rows(0))\n")
+    assert error.exit_status == 2
+    assert error.render().count("MatMul 'matmul'") == 1
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SERVED, *arguments], capture_output=True, text=True, timeout=HANG, check=False)
+    return run_process(*SERVED, *arguments)
 
 
 def test_mpirun_gives_the_simulations_losses(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -335,10 +331,7 @@ def test_threads_that_never_end_are_not_waited_for(tmp_path: Path) -> None:
     thread = "import threading, time\nthreading.Thread(target=lambda: time.sleep(3600)).start()\n"
     (tmp_path / "net.py").write_text(ODD_NETWORK + thread + CALL)
     for command, status in (("compile", 0), ("verify", 0)):
-        done = subprocess.run(
-            [*SERVED, command, "net.py"], cwd=tmp_path, capture_output=True, text=True,
-            check=False, timeout=HANG,
-        )  # fmt: skip
+        done = run_process(*SERVED, command, "net.py", cwd=tmp_path)
         assert (done.returncode, done.stderr) == (status, "")
         assert done.stdout.splitlines()[-1].startswith("memory: " if command == "compile" else "equal: ")
 
@@ -361,9 +354,8 @@ def test_scripts_that_launch_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     Path("net.py").write_text(text)
-    with pytest.raises(MspcError) as raised:
-        compile_target("net.py", CompileOptions())
-    assert (str(raised.value), raised.value.exit_status) == (message, 2)
+    error = error_of(compile_target, "net.py", CompileOptions())
+    assert (str(error), error.exit_status) == (message, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
 
 
@@ -382,9 +374,7 @@ done.set()
 
 def test_a_program_that_calls_the_commands_keeps_its_threads(tmp_path: Path) -> None:
     """It does not end with a command that ends for a mistake."""
-    done = subprocess.run(
-        [sys.executable, "-c", CALLED], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG
-    )
+    done = run_process(sys.executable, "-c", CALLED, cwd=tmp_path)
     assert (done.stdout, done.returncode) == ("still here after 2\n", 0)
 
 
@@ -416,6 +406,6 @@ def test_an_objects_recursion_through_c_is_a_mistake(tmp_path: Path, method: str
     start = f"import threading\nthread = threading.Thread(target=lambda: {call})\nthread.start()\nthread.join()"
     odd = ODD_NETWORK.replace("class Net", f"class Odd:\n    {method}\nclass Net").replace("x * 2.0", f"x * {used}")
     (tmp_path / "net.py").write_text(odd + (start if threaded else call) + "\n")
-    done = subprocess.run([*SERVED, "compile", "net.py"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
+    done = run_process(*SERVED, "compile", "net.py", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "recursion depth exceeded" in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Rate
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.analysis.cost.timeline import MissingRate, missing_rates
-from mspc.cli import app
 from mspc.commands.report.plan_summary import missing_rate_notes
 from mspc.commands.search import memory_of
 from mspc.engine.capture import capture
@@ -26,9 +23,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import BFLOAT16, DTYPES, FLOAT32, INT32, DType, TensorType
 from mspc.mindspore_api.state import Session
-from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropInput
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan
@@ -37,7 +31,10 @@ from mspc.search.plans.alternatives import WAYS, PlannedNetwork
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import ForkedCalls
 from tests.commands.written_files import Run, ending, runner
+from tests.errors import error_of
+from tests.operators import Conv2D, Conv2DBackpropInput, FlashAttentionScore, MatMul
 from tests.pipelining.test_other_commands import SCRIPT as STAGED
+from tests.serving import invoke, succeed
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -82,7 +79,7 @@ def first_product(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.delenv(VERIFY, raising=False)
-        done = CliRunner().invoke(app, ["search", "net.py", "--ranks", "8", "--out", "plan.toml", "-q"])
+        done = invoke("search", "net.py", "--ranks", "8", "--out", "plan.toml", "-q")
     assert done.exit_code == 0, done.output
     return next(name for name in read_plan(folder / "plan.toml").operators if "MatMul-op0" in name)
 
@@ -155,9 +152,7 @@ def test_two_searches_write_the_same(run: Run) -> None:
     assert first.exit_code == 0, first.output
     written = [Path(name).read_bytes() for name in ("plan.toml", "plans.json")]
     environment = {**os.environ, "PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
-    again = subprocess.run(
-        [sys.executable, "-m", "mspc", *line], env=environment, capture_output=True, text=True, check=True
-    )
+    again = succeed(sys.executable, "-m", "mspc", *line, env=environment)
     assert again.stdout == first.stdout
     assert [Path(name).read_bytes() for name in ("plan.toml", "plans.json")] == written
 
@@ -396,7 +391,7 @@ def search(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> An
     monkeypatch.chdir(folder)
     monkeypatch.delenv(VERIFY, raising=False)
     Path("net.py").write_text(MEMORY_SCRIPT)
-    return CliRunner().invoke(app, ["search", "net.py", "--ranks", "8", "--json", "-", *arguments])
+    return invoke("search", "net.py", "--ranks", "8", "--json", "-", *arguments)
 
 
 def memory_plans(done: Any) -> dict[str, Any]:
@@ -447,9 +442,7 @@ def test_sizes(text: str | None, nbytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "much", "-5GB", "0", "80XB", "1e9"])
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(MspcError) as error:
-        memory_of(text)
-    assert error.value.message == f"--memory is {text!r}, not a size as in 80GB or 512MiB"
+    assert error_of(memory_of, text).message == f"--memory is {text!r}, not a size as in 80GB or 512MiB"
 
 
 NAMED = """
@@ -501,7 +494,7 @@ def module_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def compiled(script: str, *arguments: str) -> Any:
         Path("net.py").write_text(script)
-        return CliRunner().invoke(app, ["compile", *arguments, "--ranks", "8"])
+        return invoke("compile", *arguments, "--ranks", "8")
 
     return compiled
 

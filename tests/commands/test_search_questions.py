@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from mspc.analysis.cost.machine import KNOWN_MACHINES
-from mspc.cli import app
 from mspc.passes.base import VERIFY
 from mspc.search.solver import elimination
 from tests.commands.test_search import MACHINE, SCRIPT
+from tests.serving import invoke
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -31,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     Path("machine.toml").write_text(MACHINE)
 
     def mspc(*arguments: str) -> Any:
-        return CliRunner().invoke(app, ["search", "net.py", "--machine", "machine.toml", *arguments])
+        return invoke("search", "net.py", "--machine", "machine.toml", *arguments)
 
     return mspc
 

@@ -10,22 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.commands.view.dump import read_dump
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
 from tests.search.blocks_network import blocks
+from tests.serving import invoke
 from tests.shares import is_taken
 
 SCRIPT = blocks(512)
 LIMIT = 535_000
 """Bytes, of 898 kB without a limit."""
-
-
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, list(arguments))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +31,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         patch.delenv(VERIFY, raising=False)
         Path("net.py").write_text(SCRIPT)
-        done = run(
+        done = invoke(
             "search", "net.py", "--ranks", "4", "--json", "plans.json", "--top", "1", "-q", "--memory", str(LIMIT),
             "--out", "plan.toml",
         )  # fmt: skip
@@ -61,8 +56,7 @@ def searched(limited: Path) -> dict[str, Any]:
 
 def compiled_memory() -> int:
     options = ("--strategies", "plan.toml", "--out", "out", "--json", "c.json", "-q")
-    done = run("compile", "net.py", "--ranks", "4", *options)
-    assert done.exit_code == 0, done.output
+    invoke("compile", "net.py", "--ranks", "4", *options, status=0)
     memory = json.loads(Path("c.json").read_text())["memory"]
     return sum(memory[part] for part in ("weights", "states", "inputs", "constants", "step"))
 
@@ -88,7 +82,7 @@ def test_cells_are_computed_again_where_only_that_fits(folder: Path, limited: Pa
 
 @pytest.mark.skipif(not is_taken(1), reason="a search of half a minute; --thorough runs it")
 def test_a_limit_below_what_the_search_foresees_is_kept(folder: Path) -> None:
-    done = run("search", "net.py", "--ranks", "4", "--json", "plans.json", "--top", "1", "-q", "--memory", "510kB",
+    done = invoke("search", "net.py", "--ranks", "4", "--json", "plans.json", "--top", "1", "-q", "--memory", "510kB",
                "--out", "plan.toml")  # fmt: skip
     assert done.exit_code == 0, done.output
     (plan,) = json.loads(Path("plans.json").read_text())["plans"]
@@ -112,9 +106,9 @@ def test_parameters_are_sharded_further_and_said_so(folder: Path, limited: Path)
     assert shown.plan is not None, "layouts of a compile without dumps are made by the same plan once more"
     stored = {parameter.name: str(parameter.layout) for parameter in shown.plan.parameters}
     assert {name: stored[name] for name in found.parameters} == {n: str(c) for n, c in found.parameters.items()}
-    assert run("diff", "plan.toml", "out").exit_code == 0
+    assert invoke("diff", "plan.toml", "out").exit_code == 0
     write_plan(Path("edited.toml"), replace(found, parameters={}, gather_again=()))
-    beside = json.loads(run("diff", "edited.toml", "out", "--json", "-").stdout)
+    beside = json.loads(invoke("diff", "edited.toml", "out", "--json", "-").stdout)
     assert {(d["name"], d["first"]) for d in beside["memory"]} == {(n, None) for n in found.parameters}
     assert len(beside["memory"]) == len(found.parameters) + len(found.gather_again)
 
@@ -144,13 +138,12 @@ def test_parameters_are_sharded_further_and_said_so(folder: Path, limited: Path)
 def test_mistakes_in_plans(folder: Path, text: str, said: str) -> None:
 
     Path("plan.toml").write_text(f"ranks = 4\n{text}\n[operators]\n")
-    done = run("compile", "net.py", "--ranks", "4", "--strategies", "plan.toml", "--out", "out")
-    assert done.exit_code == 2
+    done = invoke("compile", "net.py", "--ranks", "4", "--strategies", "plan.toml", "--out", "out", status=2)
     assert said in done.stderr
 
 
 def test_what_would_save_memory_is_explained(folder: Path) -> None:
-    done = run("search", "net.py", "--ranks", "4", "--memory", "1MB", "--explain", "0-Block/up-Dense/MatMul-op0")
+    done = invoke("search", "net.py", "--ranks", "4", "--memory", "1MB", "--explain", "0-Block/up-Dense/MatMul-op0")
     assert done.exit_code == 0, done.output
     notes = " ".join(line.removeprefix("note: ") for line in done.stdout.splitlines() if "would save" in line)
     cell = "Default/network-Net/blocks-CellList/0-Block"

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.ir.diagnostics import shown_bytes
 from mspc.passes.base import VERIFY
+from tests.serving import invoke
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -41,8 +40,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def searched(width: int, strategy: str, *arguments: str) -> tuple[str, list[dict[str, Any]]]:
     """The output of a search, and its plans."""
     Path("net.py").write_text(SCRIPT.replace("WIDTH", str(width)).replace("STRATEGY", strategy))
-    done = CliRunner().invoke(app, ["search", "net.py", "--ranks", "4", "--top", "9", "--json", "a.json", *arguments])
-    assert done.exit_code == 0, done.output
+    done = invoke("search", "net.py", "--ranks", "4", "--top", "9", "--json", "a.json", *arguments, status=0)
     return done.stdout, json.loads(Path("a.json").read_text())["plans"]
 
 
@@ -110,8 +108,7 @@ nn.TrainOneStepCell(net, nn.Adam(net.trainable_params(), 0.1))(Tensor(np.ones((2
 def test_usual_plans_that_do_not_fit_are_made_to(memory: int, done: str) -> None:
     Path("net.py").write_text(DEEP)
     arguments = ["--ranks", "4", "--top", "9", "--json", "a.json", "--memory", str(memory), "--out", "plans"]
-    found = CliRunner().invoke(app, ["search", "net.py", *arguments])
-    assert found.exit_code == 0, found.output
+    found = invoke("search", "net.py", *arguments, status=0)
     plans = {plan["name"]: plan for plan in json.loads(Path("a.json").read_text())["plans"]}
     if not done:
         assert "data parallel" not in plans
@@ -128,8 +125,7 @@ def test_usual_plans_that_do_not_fit_are_made_to(memory: int, done: str) -> None
         if not plan["made_to_fit"]:
             continue
         compare = ["search", "net.py", "--ranks", "4", "--json", "b.json", "--compare"]
-        again = CliRunner().invoke(app, [*compare, f"plans/{plan['file']}", f"plans/{plan['file']}"])
-        assert again.exit_code == 0, again.output
+        invoke(*compare, f"plans/{plan['file']}", f"plans/{plan['file']}", status=0)
         for both in json.loads(Path("b.json").read_text())["plans"]:
             columns = ("step", "compute", "exposed", "nbytes", "collectives", "memory")
             assert [both[column] for column in columns] == [plan[column] for column in columns], name

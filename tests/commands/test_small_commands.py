@@ -27,11 +27,10 @@ from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import pass_names
-from tests.conftest import HANG
-from tests.explained import message_of
+from tests.errors import message_of
 from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.test_mindspore_dumps import LOOP_DUMP
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process, succeed
 
 NEED_LAYOUTS = frozenset({"insert_redistribution", "slice_to_rank", "search_sharding"})
 """Passes that other passes must have gone ahead of."""
@@ -71,7 +70,7 @@ def test_passes_do_not_run_on_graphs_of_mindspore(tmp_path: Path) -> None:
 
 
 def demo(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SERVED, "demo", *arguments], cwd=cwd, capture_output=True, text=True, timeout=HANG)
+    return run_process(*SERVED, "demo", *arguments, cwd=cwd)
 
 
 def test_it_carries_out_its_own_readme(tmp_path: Path) -> None:
@@ -92,9 +91,7 @@ def test_it_carries_out_its_own_readme(tmp_path: Path) -> None:
 
 def test_nobody_reads_it(tmp_path: Path) -> None:
     command = f"{' '.join(SERVED)} demo project | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=True
-    )
+    done = succeed("bash", "-c", command, cwd=tmp_path)
     assert done.stdout == "The project is in project: net.py, README.md.\n141\n"
     assert done.stderr == ""
 
@@ -105,9 +102,8 @@ def test_tables_of_a_narrow_terminal_cut_no_word(tmp_path: Path) -> None:
     pieces: dict[int, set[str]] = {}
     for width in (20, 60, 80, 120, 200):
         environment = {**os.environ, "COLUMNS": str(width), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-        command = [*SERVED, "compile", "net.py", "--ranks", "4", "--all"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG, check=True
+        done = succeed(
+            *SERVED, "compile", "net.py", "--ranks", "4", "--all", cwd=tmp_path, env=environment
         )
         tables = done.stdout[done.stdout.index("\n\n") : done.stdout.index("\nrank 0: ")]
         assert max(map(len, tables.splitlines())) <= width
@@ -260,7 +256,7 @@ ASKED_FOR = {
 def loaded(code: str, *arguments: str) -> list[str]:
     """The modules that a process has loaded at the end of `code`, in which `sys` is there."""
     text = f"import sys\n{code}\nprint(*sys.modules, sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, check=True)
+    done = succeed(sys.executable, "-c", text, *arguments)
     return done.stdout.splitlines()
 
 

@@ -17,15 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.commands.report.profile import joined_costs, rate_text, result_text
 from mspc.commands.report.tables import layer_kind, sizes_text
 from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.runtime.profile import NodeCost
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import HANG, SERVED, invoke, run_process
 
 LONG = "#attrs :\n" + "".join(f'a{i} : "{"x" * 100}"\n' for i in range(800))
 GRAPH = LONG + "%para1_x: <Bool>\n\nsubgraph @main() {\n  Return(%para1_x)\n      : (<Bool>)\n}\n"
@@ -42,10 +40,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shell(line: str, *arguments: object) -> tuple[int, str, str]:
     """Status, stdout and stderr of a line of bash in which `mspc` is the command."""
     command = f'mspc() {{ "{sys.executable}" -m mspc "$@"; }}; {line}'
-    done = subprocess.run(
-        ["bash", "-c", command, "bash", *map(str, arguments)],
-        capture_output=True, text=True, timeout=HANG, check=False,
-    )  # fmt: skip
+    done = run_process("bash", "-c", command, "bash", *map(str, arguments))
     return done.returncode, done.stdout, done.stderr
 
 
@@ -151,7 +146,7 @@ def test_a_script_may_ask_for_the_terminal(tmp_path: Path) -> None:
 
 
 def run(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, list(map(str, words)))
+    done = invoke(*words)
     return done.exit_code, done.output
 
 

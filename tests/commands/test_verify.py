@@ -11,21 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_dumps, verify_scale, verify_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.tensor.moving import Tile
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.judged_collectives import asked, expected
 from mspc.verify.scale.foreign_dumps import number_of_ranks, tiles
 from tests.compiled_scripts import verify_text
-from tests.conftest import HANG
+from tests.errors import error_of, failure_of
+from tests.operators import AllReduce, Tile
 from tests.planted_errors import verified_through_mpi
 from tests.planted_shared import THROUGH_MPI
+from tests.serving import HANG, invoke
 
 SCRIPT = """
 import mindspore as ms, numpy as np
@@ -89,11 +87,10 @@ def test_a_wrong_reduction_is_found_with_its_operator(
 
     monkeypatch.setattr(AllReduce, "kernel", wrong)
     target = script("semi_auto_parallel", ".shard(((1, 4), (4, 1)), ((1, 1),))", ", full_batch=True")
-    with pytest.raises(ExecutionError) as raised:
-        verify_target(target, CompileOptions(), seed=0)
-    assert raised.value.exit_status == 1
-    assert " values differ between one device and 4 ranks" in str(raised.value)
-    assert "the first operator that differs is " in str(raised.value)
+    error = failure_of(verify_target, target, CompileOptions(), seed=0)
+    assert error.exit_status == 1
+    assert " values differ between one device and 4 ranks" in str(error)
+    assert "the first operator that differs is " in str(error)
     assert "differs" in capsys.readouterr().out
 
 
@@ -215,9 +212,7 @@ def test_ranks_with_graphs_of_their_own_are_refused(tmp_path: Path) -> None:
         "Net()(Tensor(np.ones((4, 2)), ms.float32))\n"
     )
     verify_target(str(script), CompileOptions(ranks=1), seed=0)
-    with pytest.raises(MspcError) as raised:
-        verify_target(str(script), CompileOptions(ranks=2), seed=0)
-    assert str(raised.value) == (
+    assert str(error_of(verify_target, str(script), CompileOptions(ranks=2), seed=0)) == (
         "error: the network depends on get_rank(): the ranks run different graphs, so there is no step of one device "
         "to compare with\n  note: mspc run --simulate runs it on ranks of this process"
     )
@@ -281,16 +276,14 @@ def test_integers_lie_where_the_network_has_places(tmp_path: Path, capsys: pytes
 
 def test_pytorch_is_asked_for_where_it_is_missing(script: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MspcError) as raised:
-        verify_target(script("stand_alone", "", ""), CompileOptions(), seed=0, with_torch=True)
-    assert raised.value.exit_status == 2
-    assert raised.value.message == "verify --against torch needs PyTorch, which is not installed"
-    assert list(raised.value.notes) == ["pip install 'mspc[oracle]'"]
+    error = error_of(verify_target, script("stand_alone", "", ""), CompileOptions(), seed=0, with_torch=True)
+    assert error.exit_status == 2
+    assert error.message == "verify --against torch needs PyTorch, which is not installed"
+    assert list(error.notes) == ["pip install 'mspc[oracle]'"]
 
 
 def test_another_judge_is_no_choice() -> None:
-    done = CliRunner().invoke(app, ["verify", "net.py", "--against", "numpy"])
-    assert done.exit_code == 2
+    done = invoke("verify", "net.py", "--against", "numpy", status=2)
     assert "torch" in done.output
 
 
@@ -410,9 +403,8 @@ def test_dumps_that_fit(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_dumps_that_do_not_fit(tmp_path: Path, old: str, new: str, said: str) -> None:
-    with pytest.raises(ExecutionError) as error:
-        verify_dumps(written(tmp_path, old, new), None)
-    assert re.search(said, "\n".join([error.value.message, *error.value.notes]))
+    error = failure_of(verify_dumps, written(tmp_path, old, new), None)
+    assert re.search(said, "\n".join([error.message, *error.notes]))
 
 
 def test_orders_that_do_not_meet(tmp_path: Path) -> None:
@@ -479,6 +471,6 @@ def test_what_is_right_and_what_is_wrong_under_mpirun() -> None:
 
 def test_one_judge_at_a_time(tmp_path: Any) -> None:
     (tmp_path / "net.py").write_text("")
-    done = CliRunner().invoke(app, ["verify", str(tmp_path / "net.py"), "--mpi", "--against", "torch"])
+    done = invoke("verify", str(tmp_path / "net.py"), "--mpi", "--against", "torch")
     assert isinstance(done.exception, SystemExit | Exception)
     assert "--against torch judges one device, and --mpi runs ranks" in str(done.exception) + done.output

@@ -19,6 +19,7 @@ from mspc.passes.communication import reduce_gradients
 from mspc.passes.communication.share_statistics import ShareStatistics
 from mspc.passes.sharding.draw_rows import DrawRows
 from tests.compiled_scripts import verify_text
+from tests.errors import error_of, failure_of
 
 QUIET = Loudness(quiet=True)
 SCRIPT = """
@@ -130,10 +131,9 @@ def test_what_cannot_be_compared_is_refused(
     folder: Callable[..., Path], compiled: dict[str, str], options: dict[str, object], message: str
 ) -> None:
     out = folder(**compiled)
-    with pytest.raises(MspcError) as raised:
-        verify(out, **options)
-    assert raised.value.message == message.format(out=out)
-    assert raised.value.exit_status == 2
+    error = error_of(verify, out, **options)
+    assert error.message == message.format(out=out)
+    assert error.exit_status == 2
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,7 @@ def test_a_damaged_program_is_refused(folder: Callable[..., Path], damage: dict[
     out = folder(**SHARDED)
     program = json.loads((out / "program.json").read_text())
     (out / "program.json").write_text(json.dumps(program | damage))
-    with pytest.raises(MspcError) as raised:
-        verify(out)
-    assert raised.value.message == message.format(out=out)
+    assert error_of(verify, out).message == message.format(out=out)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +169,7 @@ def test_a_program_that_is_not_its_networks_is_refused(
     out = folder(**SHARDED)
     program = json.loads((out / "program.json").read_text())
     (out / "program.json").write_text(json.dumps(program | {key: entries(program[key])}))
-    with pytest.raises(MspcError) as raised:
-        verify(out)
-    assert raised.value.message == f"{out}/program.json is damaged: {message}"
+    assert error_of(verify, out).message == f"{out}/program.json is damaged: {message}"
 
 
 def test_an_empty_folder_is_no_program(tmp_path: Path) -> None:
@@ -235,9 +231,7 @@ def test_the_first_wrong_value_of_an_edited_folder_is_named(
         line = [each for each in text.splitlines() if f" = {operator}(" in each and old in each][number]
         path.write_text(text.replace(line, line.replace(old, new)))
         fine = value_and_readers(text, line)
-    with pytest.raises(ExecutionError) as raised:
-        verify(tmp_path / "out")
-    said = "\n".join(raised.value.notes)
+    said = "\n".join(failure_of(verify, tmp_path / "out").notes)
     assert (found := re.search(r"it is in rank_0/\S+\.ir:\d+, (%\d+)", said)) is not None, said
     assert found[1] in fine
 

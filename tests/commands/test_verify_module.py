@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
+from tests.serving import invoke
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
@@ -65,7 +64,7 @@ def folder(own_folder: Path) -> Path:
 
 
 def verify(target: str, *flags: str) -> Any:
-    return CliRunner().invoke(app, ["verify", f"model.py:{target}", "--torch", "--against", "torch", *flags])
+    return invoke("verify", f"model.py:{target}", "--torch", "--against", "torch", *flags)
 
 
 @pytest.mark.parametrize(

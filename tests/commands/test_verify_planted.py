@@ -15,13 +15,10 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ops.math.arithmetic import Mul
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.activation import TanhGrad
-from mspc.ops.random.dropout import Dropout
 from mspc.runtime import buffers
 from mspc.runtime.comm import local
 from mspc.runtime.comm.local import LocalComm
+from tests.operators import Dropout, MatMul, Mul, TanhGrad
 from tests.planted_errors import NETWORK
 from tests.shares import is_taken
 

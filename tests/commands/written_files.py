@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.passes.base import VERIFY
+from tests.serving import invoke
 
 Run = Callable[..., Any]
 
@@ -21,7 +20,7 @@ def runner(folder: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, st
     monkeypatch.delenv(VERIFY, raising=False)
     for name, text in files.items():
         Path(name).write_text(text)
-    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+    return lambda *arguments: invoke(*arguments)
 
 
 def ending(run: Run) -> Run:

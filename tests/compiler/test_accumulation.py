@@ -22,7 +22,6 @@ from mspc.commands.verify import verify_target
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_traced, trace_call
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
 from mspc.ir.iterative import iterative
 from mspc.ir.text.parser import parse
@@ -41,6 +40,7 @@ from mspc.mindspore_api.nn import (
 from mspc.ops.op import REGISTRY
 from mspc.verify.scale.program_sizes import Divisors
 from tests.compiled_scripts import compiled_script
+from tests.errors import error_of
 from tests.mindspore_api.nn.training import Training, floats
 
 SCRIPT = """
@@ -88,11 +88,10 @@ def test_stages_are_given_to_cells_by_their_names() -> None:
     cells = CellList([ReLU(), ReLU()])
     assert PipelineCell(cells, 2, {"0": 0, "1": 1}).micro_size == 2
     assert [cell.pipeline_stage for cell in cells] == [0, 1]
-    with pytest.raises(MspcError) as caught:
-        PipelineCell(cells, 2, {"00": 1})
-    assert caught.value.message == "PipelineCell: stage_config names '00', and CellList has no such cell"
-    assert caught.value.notes == ("did you mean '0'?",)
-    assert isinstance(caught.value, KeyError)
+    error = error_of(PipelineCell, cells, 2, {"00": 1})
+    assert error.message == "PipelineCell: stage_config names '00', and CellList has no such cell"
+    assert error.notes == ("did you mean '0'?",)
+    assert isinstance(error, KeyError)
 
 
 def test_a_step_has_mindspores_private_name_too() -> None:

@@ -14,6 +14,7 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.ir.diagnostics import MspcError
+from tests.errors import error_of
 
 X = Tensor(np.array([1, 2], np.float32))
 
@@ -228,9 +229,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "message"), MISTAKES, ids=range(len(MISTAKES)))
 def test_mistakes_are_named(wrong: Callable[[], Any], message: str) -> None:
-    with pytest.raises(MspcError) as caught:
-        wrong()
-    assert caught.value.message == message
+    assert error_of(wrong).message == message
 
 
 STATE_X = Tensor(np.array([[1.0, 2.0]], np.float32))
@@ -363,9 +362,7 @@ STATE_MISTAKES: list[tuple[Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "message"), STATE_MISTAKES, ids=range(len(STATE_MISTAKES)))
 def test_mistakes_in_states_are_named(wrong: Callable[[], Any], message: str) -> None:
-    with pytest.raises(MspcError) as caught:
-        wrong()
-    assert caught.value.message == message
+    assert error_of(wrong).message == message
 
 
 def test_a_hook_is_read_as_construct_is() -> None:

@@ -22,6 +22,7 @@ from mspc.mindspore_api import context, state
 from mspc.mindspore_api.context import FrozenContext
 from mspc.mindspore_api.state import Session
 from mspc.sharding.groups import group_name
+from tests.errors import error_of
 
 SHARDED: dict[str, Any] = {"parallel_mode": "semi_auto_parallel", "device_num": 8, "dataset_strategy": "full_batch"}
 
@@ -322,9 +323,8 @@ def test_bucket_of_gradients(fusion: tuple, nbytes: int) -> None:
     ],
 )
 def test_settings_that_exclude_each_other(settings: dict, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        Config.from_context(FrozenContext(**settings), 8)
-    assert (raised.value.kind, raised.value.message) == (RuntimeError, message)
+    error = error_of(Config.from_context, FrozenContext(**settings), 8)
+    assert (error.kind, error.message) == (RuntimeError, message)
 
 
 @pytest.mark.parametrize(
@@ -352,9 +352,8 @@ def test_how_an_argument_arrives(mode: str, strategy: object, graph: tuple, tota
     ],
 )
 def test_a_dataset_strategy_that_does_not_fit(strategy: tuple, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        feed(Config(ranks=8, mode="semi_auto_parallel", dataset_strategy=strategy), [X])
-    assert (raised.value.kind, raised.value.message) == (RuntimeError, message)
+    error = error_of(feed, Config(ranks=8, mode="semi_auto_parallel", dataset_strategy=strategy), [X])
+    assert (error.kind, error.message) == (RuntimeError, message)
 
 
 NAMES = ("slice_to_rank", "fuse_large_rows", "fuse_elementwise", "execute")

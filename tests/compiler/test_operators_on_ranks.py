@@ -4,7 +4,6 @@ device, and strategies that cannot be are refused."""
 from __future__ import annotations
 
 import random
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.options import ImportOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, operand_types
 from mspc.ir.layout import Layout
 from mspc.ir.text.parser import parse
@@ -25,7 +23,8 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.op import REGISTRY
 from tests.compiled_scripts import compiled_script
 from tests.compiler.sharded_networks import HEAD, check_equals_one_device, compiled, networks
-from tests.serving import SERVED
+from tests.errors import error_of
+from tests.serving import SERVED, succeed
 from tests.shares import share_of
 
 NETWORK = """
@@ -90,9 +89,7 @@ def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("written", REFUSED)
 def test_a_strategy_that_the_operator_cannot_take(tmp_path: Path, written: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        compiled(tmp_path, text_of(*written.split("|"), FORWARD))
-    assert raised.value.message == REFUSED[written]
+    assert error_of(compiled, tmp_path, text_of(*written.split("|"), FORWARD)).message == REFUSED[written]
 
 
 LAYERS = 12
@@ -267,10 +264,9 @@ def test_what_cannot_be_padded_is_refused(asks: bool, second: str, note: str, tm
     script = tmp_path / "net.py"
     head = PADS.format(ranks=4) if asks else HEAD.replace("=8", "=4")
     script.write_text(head + UNEVEN_NETWORK.format(classes=5, hidden=8, inner=11, rows=4, **given))
-    with pytest.raises(MspcError) as raised:
-        verify_target(str(script), CompileOptions(), seed=1)
-    assert "is 11, which 4 does not divide" in raised.value.render()
-    assert note in raised.value.render()
+    error = error_of(verify_target, str(script), CompileOptions(), seed=1)
+    assert "is 11, which 4 does not divide" in error.render()
+    assert note in error.render()
 
 
 @pytest.mark.thorough
@@ -307,9 +303,7 @@ ms.value_and_grad(net, None, net.trainable_params())(ops.zeros((4096,), ms.int32
 
 def test_rows_are_written_where_one_place_stands_for_all_elements_of_a_row(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(SCRIPT, encoding="utf-8")
-    command = [*SERVED, "compile", "net.py", "--out", "out"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
+    succeed(*SERVED, "compile", "net.py", "--out", "out", cwd=tmp_path)
     (file,) = (tmp_path / "out" / "rank_0").glob("*_execute_*.ir")
     graph = parse(file.read_text(encoding="utf-8"), REGISTRY, file.name).main
     names = [node.op.name for node in graph.nodes]
@@ -428,13 +422,12 @@ Net()(tensor(32, 8))
 
 @pytest.mark.parametrize("operators", [("AssignAdd", "AssignAdd"), ("Mul", "Mul"), ("Mul", "AssignAdd")])
 def test_strategies_of_one_parameter_must_agree(tmp_path: Path, operators: tuple[str, str]) -> None:
-    with pytest.raises(MspcError) as raised:
-        compiled(tmp_path, READERS % (*operators, "((2, 1), (2, 1))"))
-    assert raised.value.kind is RuntimeError
+    error = error_of(compiled, tmp_path, READERS % (*operators, "((2, 1), (2, 1))"))
+    assert error.kind is RuntimeError
     assert (
         f"{operators[1]} 'second': its strategy shards the parameter w (2, 1), but that of "
         f"{operators[0]} 'first' (4, 2)"
-    ) in str(raised.value)
+    ) in str(error)
 
 
 @pytest.mark.parametrize("strategy", ["((4, 2), (4, 2))", "None"])
@@ -449,10 +442,9 @@ def test_a_layout_of_tile_cannot_shard_a_repeated_dimension(tmp_path: Path) -> N
         .replace("8, 1, 4", "8, 2, 4")
         .replace("6, 1", "3, 1")
     )
-    with pytest.raises(MspcError) as raised:
-        compiled(tmp_path, text.replace('"None"', '"sp"'))
-    assert "Tile 'tile': the strategy" in str(raised.value)
-    assert "does not shard the result into contiguous slices" in str(raised.value)
+    error = error_of(compiled, tmp_path, text.replace('"None"', '"sp"'))
+    assert "Tile 'tile': the strategy" in str(error)
+    assert "does not shard the result into contiguous slices" in str(error)
 
 
 def test_out_strategy_sends_one_reduce_scatter(tmp_path: Path) -> None:
@@ -489,10 +481,9 @@ net(tensor(32, 8))
     if not message:
         assert compiled(tmp_path, text).graph.nodes
         return
-    with pytest.raises(MspcError) as raised:
-        compiled(tmp_path, text)
-    assert raised.value.kind is RuntimeError
-    assert message in str(raised.value)
+    error = error_of(compiled, tmp_path, text)
+    assert error.kind is RuntimeError
+    assert message in str(error)
 
 
 GATHERED_NETWORK = """
@@ -529,6 +520,5 @@ def test_parameters_are_stored_in_the_slices_of_the_strategy(
 
 
 def test_a_strategy_on_fewer_ranks_is_none_of_these(tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as caught:
-        compiled(tmp_path, GATHERED_NETWORK.format("((4, 1), (4, 1))"))
-    assert "dimension 0 of input 1 is sharded into 4 slices, but dimension 1 of input 0 into 1" in str(caught.value)
+    error = error_of(compiled, tmp_path, GATHERED_NETWORK.format("((4, 1), (4, 1))"))
+    assert "dimension 0 of input 1 is sharded into 4 slices, but dimension 1 of input 0 into 1" in str(error)

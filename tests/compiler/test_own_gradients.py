@@ -19,6 +19,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.common.api import _cell_graph_executor
 from mspc.ops.collective.base import Collective
 from tests.compiled_scripts import compiled_script, verify_text
+from tests.errors import error_of
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 NETWORK = """
@@ -205,9 +206,7 @@ def test_a_reducer_adds_up_what_is_not_by_intent_a_rank_s_own(
 def test_what_a_reducer_refuses(arguments: str, message: str, tmp_path: Path) -> None:
     text = f"nn.DistributedGradReducer({arguments})\n"
     (tmp_path / "net.py").write_text(NETWORK.format(mode="hybrid_parallel", flag="") + text)
-    with pytest.raises(MspcError) as refused:
-        run_script(tmp_path / "net.py", 1, simulate=True)
-    assert refused.value.message == message
+    assert error_of(run_script, tmp_path / "net.py", 1, simulate=True).message == message
 
 
 def test_the_scripts_own_collectives_keep_the_ranks_together(

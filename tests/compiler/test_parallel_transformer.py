@@ -11,10 +11,10 @@ import pytest
 from mspc import nn, ops, set_seed
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, INT32
 from mspc.parallel import transformer as t
 from tests.compiler.sharded_networks import HEAD, check_equals_one_device, compiled
+from tests.errors import error_of
 from tests.mindspore_api.nn.training import Training
 
 BATCH, LENGTH, HIDDEN, WORDS = 4, 8, 16, 32
@@ -94,9 +94,7 @@ def test_heads_and_rows_are_sharded(vocab_emb_dp: bool) -> None:
     ],
 )
 def test_what_they_refuse(make: Any, message: str) -> None:
-    with pytest.raises(MspcError) as refused:
-        make()
-    assert refused.value.message == message
+    assert error_of(make).message == message
 
 
 def test_they_are_where_public_code_looks_for_them() -> None:
@@ -166,16 +164,13 @@ def test_grouped_heads_that_stand_on_other_ranks_equal_one_device(
 
 
 def test_grouped_heads_in_another_number_of_shards_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as caught:
-        compiled(tmp_path, GROUPED.format(width=8, queries='("dp", "sp", "mp")', keys='"mp"'))
-    assert "dimension 2 of input 1 and dimension 2 of input 0 are the same dimension" in str(caught.value)
+    error = error_of(compiled, tmp_path, GROUPED.format(width=8, queries='("dp", "sp", "mp")', keys='"mp"'))
+    assert "dimension 2 of input 1 and dimension 2 of input 0 are the same dimension" in str(error)
 
 
 def test_an_axis_that_cuts_across_groups_of_heads_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as caught:
-        compiled(tmp_path, GROUPED.format(width=4, queries='"all"', keys='"all"').replace("layout(", "line("))
     assert "input 0 is 2 parts one after the other, and slices over the axis of size 8 would cross" in str(
-        caught.value
+        error_of(compiled, tmp_path, GROUPED.format(width=4, queries='"all"', keys='"all"').replace("layout(", "line("))
     )
 
 

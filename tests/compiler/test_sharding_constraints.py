@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from mspc.compiler.driver import Compiled, DumpPoint
-from mspc.ir.diagnostics import ErrorGroup, MspcError
+from mspc.ir.diagnostics import ErrorGroup
 from mspc.ir.graph import Graph
 from tests.compiled_scripts import compiled_script
 from tests.compiler.sharded_networks import HEAD, check_equals_one_device, networks
+from tests.errors import error_of
 
 AUTOMATIC = HEAD.replace('"semi_auto_parallel"', '"auto_parallel"')
 ALONE = HEAD.replace('"semi_auto_parallel"', '"stand_alone"')
@@ -111,9 +112,8 @@ def test_mistakes_of_decomposed_and_other_operators_come_together(tmp_path: Path
 
 
 def test_a_strategy_that_does_not_divide_is_said_once(tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as raised:
-        compiled_as(tmp_path, HEAD + NORM.replace("((2, 4), (4,))", "((2, 3), (3,))"))
-    assert raised.value.message == "RmsNorm: dimension 1 of input 0 is 16, which 3 does not divide"
+    error = error_of(compiled_as, tmp_path, HEAD + NORM.replace("((2, 4), (4,))", "((2, 3), (3,))"))
+    assert error.message == "RmsNorm: dimension 1 of input 0 is 16, which 3 does not divide"
 
 
 NESTED = """
@@ -131,9 +131,8 @@ Net()(tensor(16, 16))
 
 def test_what_is_sharded_calls_what_is_sharded_in_graph_mode_alone(tmp_path: Path) -> None:
     assert names(compiled_as(tmp_path, HEAD + NESTED)[0].graph).count("Exp") == 2
-    with pytest.raises(MspcError) as raised:
-        compiled_as(tmp_path, HEAD + "ms.set_context(mode=ms.PYNATIVE_MODE)\n" + NESTED)
-    assert raised.value.kind is RuntimeError
-    assert raised.value.message == (
+    error = error_of(compiled_as, tmp_path, HEAD + "ms.set_context(mode=ms.PYNATIVE_MODE)\n" + NESTED)
+    assert error.kind is RuntimeError
+    assert error.message == (
         "a function that shard() gave calls another one, which PyNative mode does not take"
     )

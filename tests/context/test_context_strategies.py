@@ -16,13 +16,12 @@ from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall, capture
 from mspc.ir.compare import difference
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.mindspore_api.state import Session
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest
@@ -32,6 +31,7 @@ from tests.compiled_scripts import compiled_script
 from tests.compiler.sharded_networks import check_equals_one_device, compiled
 from tests.context.drawn_network import WAYS as PARALLEL_WAYS
 from tests.context.drawn_network import DrawnNetwork
+from tests.errors import error_of
 from tests.judged_seeds import EQUAL
 from tests.sharded_beside_one import beside_one_device
 from tests.shares import share_of
@@ -193,9 +193,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("message", MISTAKES)
 def test_mistakes(message: str, tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as caught:
-        compiled(tmp_path, MISTAKES[message])
-    text = caught.value.render()
+    text = error_of(compiled, tmp_path, MISTAKES[message]).render()
     assert message in text.replace(" 'op'", "")
     assert "return self.op(self.query(" in text
     assert text.count("error:") == 1
@@ -203,14 +201,11 @@ def test_mistakes(message: str, tmp_path: Path) -> None:
 
 def test_a_sequence_that_is_written_out_and_does_not_divide(tmp_path: Path) -> None:
     text = written(first=".shard(((1, 1, 8, 1), (1, 1, 1, 1)))").replace("16", "12")
-    with pytest.raises(MspcError) as caught:
-        compiled(tmp_path, text)
-    assert "8" in caught.value.message
-    assert "12" in caught.value.message
-    assert "self.first(x * self.w" in caught.value.render()
+    error = error_of(compiled, tmp_path, text)
+    assert "8" in error.message
+    assert "12" in error.message
+    assert "self.first(x * self.w" in error.render()
 
-
-load_operators()
 
 NETWORK = Path(__file__).resolve().parents[2] / "benchmarks" / "networks" / "long_llama.py"
 MACHINE = machine_of("h200")

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.doctor.examination import KINDS, examine
 from mspc.doctor.public import _ARGUMENTS, _CALLS, _KEYWORDS, Public, PublicModule, function_named, member
 from mspc.mindspore_api.index.module import absent_names
 from tests.aliases import uninstall
-from tests.explained import message_of
+from tests.errors import message_of
+from tests.serving import invoke
 
 GAPS = """import mindspore as ms
 from mindspore import nn
@@ -48,7 +47,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def doctor(text: str | None, *arguments: str, status: int) -> str:
     if text is not None:
         Path("train.py").write_text(text)
-    done = CliRunner().invoke(app, ["doctor", "train.py", *arguments])
+    done = invoke("doctor", "train.py", *arguments)
     assert done.exit_code == status, done.output
     return done.output
 
@@ -111,7 +110,7 @@ def test_modules_beside_and_in_the_package_are_read_and_installed_ones_are_not()
     Path("beside.py").write_text("from mindspore import nn as cells\nimport numpy\ncells.Denss\n")
     Path("package/deep/train.py").write_text("from ..common import cells\nimport package.common\ncells.Dens\n")
     Path("package/common.py").write_text("from beside import cells\ncells.Densse\n")
-    done = CliRunner().invoke(app, ["doctor", "package/deep/train.py", "--json", "-"])
+    done = invoke("doctor", "package/deep/train.py", "--json", "-")
     assert [(f["file"], f["name"]) for f in json.loads(done.output)["findings"]] == [
         ("package/deep/train.py", "mindspore.nn.Dens"),
         ("package/common.py", "mindspore.nn.Densse"),
@@ -122,8 +121,7 @@ def test_modules_beside_and_in_the_package_are_read_and_installed_ones_are_not()
 @pytest.mark.parametrize("command", [["compile"], ["run", "--ranks", "2", "--simulate"]])
 def test_a_failed_import_names_all_that_the_file_lacks(command: list[str]) -> None:
     Path("train.py").write_text(GAPS)
-    done = CliRunner().invoke(app, [*command, "train.py"])
-    assert done.exit_code == 2
+    done = invoke(*command, "train.py", status=2)
     assert message_of(done.stderr).endswith(
         "  note: train.py:3:27: mindspore.ops.NoOperator is not in mspc\n"
         "  note: train.py:3:45: mindspore.ops.MatMull is not in mspc: did you mean MatMul or matmul?\n"
@@ -133,7 +131,7 @@ def test_a_failed_import_names_all_that_the_file_lacks(command: list[str]) -> No
 
 def test_other_errors_get_no_such_list() -> None:
     Path("train.py").write_text("import mindspore as ms\nif ms.GRAPH_MODE:\n    ms.Tensr\nimport nothing_of_the_kind\n")
-    done = CliRunner().invoke(app, ["compile", "train.py"])
+    done = invoke("compile", "train.py")
     assert "Tensr" not in done.output
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mspc.commands.run import run_script
-from mspc.ir.diagnostics import MspcError
+from tests.errors import error_of
 
 SCRIPT = """
 import numpy as np
@@ -82,10 +82,9 @@ def test_ranks_that_feed_different_batches(case: str, own_folder: Path, capsys: 
         run_script(own_folder / "net.py", ranks, simulate=True)
         assert capsys.readouterr().out.splitlines().count("trained") == ranks
         return
-    with pytest.raises(MspcError) as caught:
-        run_script(own_folder / "net.py", ranks, simulate=True)
-    assert caught.value.message.startswith(f"{who} feed different values of input 'inputs0' in ")
-    assert where in caught.value.message
+    error = error_of(run_script, own_folder / "net.py", ranks, simulate=True)
+    assert error.message.startswith(f"{who} feed different values of input 'inputs0' in ")
+    assert where in error.message
 
 
 # `parameter_broadcast`: ranks whose scripts make other values start with those of rank 0.

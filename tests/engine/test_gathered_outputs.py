@@ -19,7 +19,8 @@ import pytest
 
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
-from tests.conftest import HANG
+from tests.errors import error_of
+from tests.serving import HANG, succeed
 
 TEXT = """
 import json
@@ -134,29 +135,25 @@ def test_ranks_with_less_data_wait_for_the_others(script: Path, capsys: Any, mod
 )
 def test_batches_of_different_sizes_are_named(script: Path, data: str, first: str, second: str) -> None:
     script.write_text(text(DATA_PARALLEL, data, ""))
-    with pytest.raises(MspcError) as caught:
-        run_script(script, 2, simulate=True)
     assert (
         f"the ranks call WithEvalCell with different tensors: rank 0 with {first}; rank 1 with {second}"
-        in caught.value.render()
+        in error_of(run_script, script, 2, simulate=True).render()
     )
 
 
 def test_ranks_that_compute_together_need_as_many_batches(script: Path) -> None:
     script.write_text(text(PARALLEL.format("semi_auto_parallel", ""), "rows(slice(0, 4 + 4 * rank), 4)", ""))
-    with pytest.raises(MspcError) as caught:
-        run_script(script, 2, simulate=True)
+    error = error_of(run_script, script, 2, simulate=True)
     message = "the ranks have different numbers of batches for WithEvalCell: 1 of 2 have a further one, rank 0 has none"
-    assert message in caught.value.render()
-    assert "in mode semi_auto_parallel all ranks compute every batch together" in caught.value.render()
+    assert message in error.render()
+    assert "in mode semi_auto_parallel all ranks compute every batch together" in error.render()
 
 
 def test_an_evaluation_on_one_rank_alone_is_explained(script: Path) -> None:
     once = text(DATA_PARALLEL, OWN, "").replace("found = model", "found = {} if rank else model")
     script.write_text(once.replace('print(json', "raise SystemExit #"))
-    with pytest.raises(MspcError) as caught:
-        run_script(script, 2, simulate=True)
-    assert "metrics are those of the data of all ranks, so all must evaluate" in caught.value.render()
+    error = error_of(run_script, script, 2, simulate=True)
+    assert "metrics are those of the data of all ranks, so all must evaluate" in error.render()
 
 
 def test_a_rank_without_any_batch_is_named(script: Path) -> None:
@@ -181,7 +178,7 @@ def command(tmp_path: Path) -> list[str]:
 
 
 def test_all_lines_come(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
+    done = succeed(*command)
     assert sorted(done.stdout.splitlines()) == sorted(f"line {n} of {r}" for n in range(3000) for r in (0, 1))
 
 

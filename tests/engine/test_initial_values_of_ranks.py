@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mspc.commands.run import run_script
-from mspc.ir.diagnostics import MspcError
+from tests.errors import error_of
 
 TEXT = """
 import numpy as np
@@ -163,19 +163,16 @@ def run(folder: Path, changes: dict[str, str], capsys: Any) -> str:
 @pytest.mark.parametrize("name", BOTH)
 def test_what_differs_is_named(name: str, mode: str, tmp_path: Path, capsys: Any) -> None:
     changes, message = BOTH[name]
-    with pytest.raises(MspcError) as raised:
-        run(tmp_path, {**changes, "MODE": mode}, capsys)
-    assert message in raised.value.render()
+    error = error_of(run, tmp_path, {**changes, "MODE": mode}, capsys)
+    assert message in error.render()
     assert "done" not in capsys.readouterr().out
-    assert raised.value.exit_status == 2
+    assert error.exit_status == 2
 
 
 @pytest.mark.parametrize("name", SHARDED)
 def test_constants_of_a_sharded_network_are_compared(name: str, tmp_path: Path, capsys: Any) -> None:
     changes, message = SHARDED[name]
-    with pytest.raises(MspcError) as raised:
-        run(tmp_path, changes, capsys)
-    assert message in raised.value.render()
+    assert message in error_of(run, tmp_path, changes, capsys).render()
 
 
 @pytest.mark.parametrize("name", FINE)
@@ -187,11 +184,10 @@ def test_what_may_differ_is_not_refused(name: str, tmp_path: Path, capsys: Any) 
 
 def test_an_update_is_named_with_its_line(tmp_path: Path, capsys: Any) -> None:
     for name, factor in (("a schedule of the script", "self.rate *"), ("an optimizer of the script", "self.factor *")):
-        with pytest.raises(MspcError) as raised:
-            run(tmp_path, {**BOTH[name][0], "MODE": "data_parallel"}, capsys)
+        error = error_of(run, tmp_path, {**BOTH[name][0], "MODE": "data_parallel"}, capsys)
         source = (tmp_path / "train.py").read_text().splitlines()
         line = next(i for i, text in enumerate(source, 1) if factor in text and " = " not in text)
-        said = raised.value.message
+        said = error.message
         assert said.startswith("the update of parameter 'w' differs between ranks: rank 0 has `Mul(0.1, %")
         assert said.count(f" (train.py:{line}:") == 2
 
@@ -202,7 +198,6 @@ def test_a_slice_that_two_of_four_ranks_hold(tmp_path: Path, capsys: Any) -> Non
     for name, value in {**PLAIN, "VALUES": "(rank == 3) * np.eye(8, 4, 2, dtype=np.float32)"}.items():
         text = text.replace(name, value)
     (tmp_path / "train.py").write_text(text)
-    with pytest.raises(MspcError) as raised:
-        run_script(tmp_path / "train.py", 4, simulate=True)
+    error = error_of(run_script, tmp_path / "train.py", 4, simulate=True)
     wanted = "parameter 'w' begins with other values on rank 3 than on rank 1, which hold the same part of it: element "
-    assert raised.value.message == f"{wanted}[0, 0] is 2.0 there and 1.0 on rank 1"
+    assert error.message == f"{wanted}[0, 0] is 2.0 there and 1.0 on rank 1"

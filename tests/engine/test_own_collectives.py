@@ -16,8 +16,8 @@ from mspc.commands.run import run_script
 from mspc.engine.job import ALIKE, JOINT_NOTES
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.collective.one_rank import EqualRanks
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.errors import error_of
+from tests.serving import SERVED, run_process
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 START = """
@@ -77,9 +77,7 @@ def test_ranks_that_do_not_call_the_same(case: str, tmp_path: Path) -> None:
     script = tmp_path / "net.py"
     text, message = DIFFERENT[case]
     script.write_text(START + text)
-    with pytest.raises(MspcError) as refused:
-        run_script(script, 3, simulate=True)
-    assert message in refused.value.render()
+    assert message in error_of(run_script, script, 3, simulate=True).render()
 
 
 def test_a_compile_plays_the_other_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,16 +158,13 @@ def line_of(text: str, line: str) -> int:
 
 def simulated(script: Path, text: str) -> MspcError:
     script.write_text(text)
-    with pytest.raises(MspcError) as caught:
-        run_script(script, 2, simulate=True)
-    return caught.value
+    return error_of(run_script, script, 2, simulate=True)
 
 
 def under_mpirun(script: Path, text: str) -> str:
     """The stderr of ranks that mpirun has started, without Open MPI's own words and those of its event library."""
     script.write_text(text)
-    command = [*SERVED, "run", str(script), "--ranks", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG, env=dict(os.environ))
+    done = run_process(*SERVED, "run", str(script), "--ranks", "2")
     assert done.returncode != 0
     own = done.stderr.partition("\n---")[0]
     others = ("[warn] ", "note: mspc explain-hang")
@@ -259,10 +254,7 @@ def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | variables, timeout=HANG,
-        check=False,
-    )  # fmt: skip
+    return run_process(*command, env=os.environ | variables)
 
 
 def test_rank_size_without_a_launcher(tmp_path: Path) -> None:

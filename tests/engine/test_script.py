@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.engine.script import ScriptError, read_script, run_script_as
@@ -28,8 +26,8 @@ from mspc.runtime import buffers
 from mspc.runtime.faults.record import PID, RUNNING, STATE, WORDS
 from mspc.runtime.faults.stopped import Stopped, name_of, orphaned
 from mspc.runtime.faults.watch import JobWatch
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.errors import error_of
+from tests.serving import HANG, SERVED, invoke, run_process
 
 Write = Callable[[str], Path]
 
@@ -93,23 +91,18 @@ def test_error_keeps_its_cause(script: Write) -> None:
 
 
 def test_missing_script(tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as raised:
-        read_script(tmp_path / "no.py")
-    assert str(raised.value) == f"error: there is no script '{tmp_path}/no.py'"
+    assert str(error_of(read_script, tmp_path / "no.py")) == f"error: there is no script '{tmp_path}/no.py'"
 
 
 def test_folder_is_no_script(tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as raised:
-        read_script(tmp_path)
-    assert str(raised.value) == f"error: cannot read {tmp_path}: Is a directory"
+    assert str(error_of(read_script, tmp_path)) == f"error: cannot read {tmp_path}: Is a directory"
 
 
 def test_syntax_error_has_its_place(script: Write) -> None:
     path = script("x = 1\ny = (x +\n")
-    with pytest.raises(MspcError) as raised:
-        read_script(path)
+    error = error_of(read_script, path)
     assert (
-        str(raised.value) == f"{path}:2:5: error: not Python: '(' was never closed\n    y = (x +\n        ^"
+        str(error) == f"{path}:2:5: error: not Python: '(' was never closed\n    y = (x +\n        ^"
     )
 
 
@@ -185,19 +178,16 @@ def test_mistakes_are_reported_at_the_scripts_line(mistake_script: Path) -> None
     elsewhere: list[str] = []
     for text in MISTAKES:
         mistake_script.write_text(f"{HEAD}{text}\n")
-        with pytest.raises(MspcError) as caught:
-            run_script(mistake_script, 1)
-        found = place.match(str(caught.value))
+        error = error_of(run_script, mistake_script, 1)
+        found = place.match(str(error))
         if found is None or found[1] != text:
-            elsewhere.append(f"{text}: {caught.value}")
+            elsewhere.append(f"{text}: {error}")
     assert not elsewhere, "\n".join(elsewhere)
 
 
 def test_the_way_through_mspcs_files_is_named_below(mistake_script: Path) -> None:
     mistake_script.write_text(f"{HEAD}model.train(1, data(d=9))\n")
-    with pytest.raises(MspcError) as caught:
-        run_script(mistake_script, 1)
-    lines = str(caught.value).splitlines()
+    lines = str(error_of(run_script, mistake_script, 1)).splitlines()
     assert lines[:3] == [
         f"net.py:{AT}:1: error: MatMul 'matmul': dimension 1 of input 1 is 8, but dimension 1 of input 0 says 9",
         "    model.train(1, data(d=9))",
@@ -213,24 +203,22 @@ def test_the_way_through_mspcs_files_is_named_below(mistake_script: Path) -> Non
 
 def test_a_mistake_that_is_met_twice_is_one_error(mistake_script: Path) -> None:
     mistake_script.write_text(f"{HEAD}step(x)\n")
-    with pytest.raises(MspcError) as caught:
-        run_script(mistake_script, 1)
-    assert str(caught.value).count("construct() misses the argument 'label'") == 1
-    assert "errors" not in str(caught.value)
+    error = error_of(run_script, mistake_script, 1)
+    assert str(error).count("construct() misses the argument 'label'") == 1
+    assert "errors" not in str(error)
 
 
 @pytest.mark.parametrize("command", ["compile", "verify", "search"])
 def test_compiles_report_them_there_too(command: str, mistake_script: Path) -> None:
     mistake_script.write_text(f"{HEAD}model.train(1, data(o=3))\n")
-    done = CliRunner().invoke(app, [command, "net.py", "--ranks", "2"])
-    assert done.exit_code == 2
+    done = invoke(command, "net.py", "--ranks", "2", status=2)
     assert f"net.py:{AT}:1: error: Sub: dimension 1 of input 1 is 3" in done.output
 
 
 @pytest.mark.parametrize("text", ['nn.Dense("a", 3)', "ms.Model(nn.Dense(3, 2)).predict(ms.Tensor([[1.0]]))"])
 def test_plain_python_ends_with_the_text_and_the_status(text: str, mistake_script: Path) -> None:
     mistake_script.write_text(f"import mspc as ms\nfrom mspc import nn\n{text}\n")
-    done = subprocess.run([sys.executable, "net.py"], capture_output=True, text=True, timeout=HANG, check=False)
+    done = run_process(sys.executable, "net.py")
     assert done.returncode == 2
     assert done.stderr.startswith("net.py:3:1: error: ")
     assert "Traceback" not in done.stderr
@@ -268,8 +256,7 @@ ops.Receive(0, 1 - get_rank(), [4], ms.float32)()
 
 def test_ranks_that_only_receive_are_not_told_of_collectives(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(MESSAGES)
-    command = [*SERVED, "run", str(tmp_path / "net.py"), "--ranks", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
+    done = run_process(*SERVED, "run", str(tmp_path / "net.py"), "--ranks", "2")
     assert done.returncode == 1
     assert "each Receive(src_rank, sr_tag) needs a Send(dest_rank, sr_tag) of that rank" in done.stderr
     assert "must call the same collectives" not in done.stderr
@@ -307,9 +294,7 @@ def test_a_result_for_which_there_is_no_memory_is_named_with_its_line(
 
     monkeypatch.setattr(buffers, "_aligned", full)
     (tmp_path / "net.py").write_text(LARGE)
-    with pytest.raises(MspcError) as raised:
-        run_script(tmp_path / "net.py", 1, simulate=True)
-    text = raised.value.render()
+    text = error_of(run_script, tmp_path / "net.py", 1, simulate=True).render()
     assert "net.py:13:19: error: out of memory: MatMul" in text
     assert "product = ops.matmul(x, self.w)" in text
     assert "needs 1.0 MiB (1,048,576 bytes) for its result <Tensor[Float32], (4096, 64)>" in text

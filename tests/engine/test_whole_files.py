@@ -14,8 +14,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_files, check_writable, write_atomically
 from mspc.output import dumps as output
 from mspc.output.dumps import OutputFolder
-from tests.conftest import HANG
+from tests.errors import error_of
 from tests.kills import files, in_a_process, killed_everywhere, program_files
+from tests.serving import HANG
 
 LONG = "x" * 300
 OLD = ("program.json", "rank_0/00_frontend_0000.ir", "rank_1/00_frontend_0000.ir")
@@ -195,9 +196,7 @@ def test_what_cannot_be_written_is_known_ahead(name: str, own_folder: Path) -> N
     Path("folder").mkdir()
     Path("loop").symlink_to("loop")
     shown = repr(name) if "\0" in name else name
-    with pytest.raises(MspcError) as raised:
-        check_writable(Path(name))
-    assert raised.value.message == f"cannot write {shown}: {NO_FILES[name]}"
+    assert error_of(check_writable, Path(name)).message == f"cannot write {shown}: {NO_FILES[name]}"
     with pytest.raises(MspcError, match="cannot write "):
         write_atomically(Path(name), lambda file: file.write(b"new"))
     assert sorted(p.name for p in own_folder.rglob("*")) == ["file", "folder", "loop"]
@@ -205,9 +204,8 @@ def test_what_cannot_be_written_is_known_ahead(name: str, own_folder: Path) -> N
 
 def test_two_options_that_name_one_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
-    with pytest.raises(MspcError) as raised:
-        check_files({"--save": tmp_path / "file", "--profile": None, "--save-outputs": tmp_path / "link"})
-    assert raised.value.message == f"--save and --save-outputs both name {tmp_path}/link"
+    error = error_of(check_files, {"--save": tmp_path / "file", "--profile": None, "--save-outputs": tmp_path / "link"})
+    assert error.message == f"--save and --save-outputs both name {tmp_path}/link"
     check_files({"--save": Path("/dev/null"), "--save-outputs": Path("/dev/null")})
 
 

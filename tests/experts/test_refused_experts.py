@@ -16,10 +16,10 @@ import pytest
 from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
-from mspc.ir.diagnostics import MspcError
 from mspc.ops.collective.collectives import AlltoAll
 from mspc.runtime.comm.local import LocalComm
 from tests.compiled_scripts import compiled_script
+from tests.errors import error_of
 from tests.experts.drawn_experts import FORMS, DrawnExperts
 from tests.judged_seeds import EQUAL
 from tests.sharded_beside_one import beside_one_device
@@ -90,9 +90,7 @@ def test_it_is_named(name: str, tmp_path: Path) -> None:
     text, given, ranks, message = CASES[name]
     script = tmp_path / "net.py"
     script.write_text(f"{HEAD}{text}\nprint(net(Tensor(np.ones((8, 4))), Tensor(({given}).astype(np.int32))))\n")
-    with pytest.raises(MspcError) as refused:
-        run_script(script, ranks, simulate=True)
-    assert message in refused.value.render()
+    assert message in error_of(run_script, script, ranks, simulate=True).render()
 
 
 @pytest.mark.share(3)

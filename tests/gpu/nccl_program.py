@@ -24,13 +24,12 @@ from mspc.engine.job import join_job
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
-from mspc.ops.collective.exchange import PasteSlices
-from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.op import Op
 from mspc.runtime.device_choice import DeviceOptions, DeviceRequest
 from mspc.runtime.faults.stopped import END, packed
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.peers import PeerLaunch
+from tests.operators import Barrier, PasteSlices, Receive, Send
 from tests.ops.collective.every import check_all
 from tests.runtime.graphs import GraphMaker
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from mspc.ir.graph import Builder, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, INT32, TensorType
-from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.math.arithmetic import Add
+from tests.operators import Add, FetchRows, SendRows
 
 
 def fetched_and_sent(ranks: tuple[int, ...], size: int, count: int, width: int) -> Graph:

@@ -14,9 +14,7 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Graph
 from mspc.ir.types import FLOAT32
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.control.regions import For, While
 from mspc.ops.op import REGISTRY, Op
-from mspc.ops.random.dropout import UniformReal
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
@@ -24,6 +22,7 @@ from mspc.runtime.gpu.progress import HostQuery
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import TimedGpu, device
 from tests.gpu.test_regions_gpu import STEPS, programs
+from tests.operators import For, UniformReal, While
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.runtime.region_graphs import COUNT, SCALAR, run_graphs
 from tests.runtime.region_graphs import graph as made_graph

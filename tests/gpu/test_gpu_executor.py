@@ -22,8 +22,6 @@ from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.types import FLOAT32, INT32, INT64, TensorType
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.nn.experts import ExpertPlaces, ExpertProduct
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.backend import NumPyBackend
@@ -32,6 +30,7 @@ from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.launches import HostRead
 from tests.gpu.emulated import EmulatedGpu, Event
 from tests.gpu.programs import SCRIPTS, compiled
+from tests.operators import ExpertPlaces, ExpertProduct, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED
 
 HEAD = Path(__file__).parents[1] / "passes" / "fusion" / "row_pitch" / "head.ir"

@@ -11,11 +11,10 @@ import pytest
 from mspc.ops.convolution.window import Convolution, last_order
 from mspc.ops.cuda.depthwise import depthwise
 from mspc.ops.device import Sliding
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY
 from tests.gpu.arrays import NumPy, drawn, fetched, launched, opened, put
 from tests.ops.cuda.depthwise_cases import KINDS, Case, plain, same, seen, shapes_of
 
-load_operators()
 CONVOLUTIONS = [kind for kind in REGISTRY.values() if issubclass(kind, Convolution)]
 NUMPY: Any = NumPy()
 ERRORS = {"float64": 1e-12, "float32": 2e-5, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 2e-2}

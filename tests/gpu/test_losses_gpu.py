@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.runtime.device_choice import Probe
-from tests.conftest import HANG
+from tests.serving import succeed
 
 COUNT, WHY = Probe().gpus()
 if COUNT < 2:
@@ -30,11 +29,7 @@ def losses(*options: str) -> np.ndarray:
         find_mpirun(), "-n", str(DATA * TENSOR), "--oversubscribe", "--bind-to", "none", sys.executable, "-m", "mspc",
         "run", str(ROOT / "tests" / "gpu" / "losses_program.py"), *options, "--", str(DATA), str(TENSOR),
     ]  # fmt: skip
-    done = subprocess.run(
-        command, env={**mpirun_environment(), "PYTHONPATH": paths}, capture_output=True, text=True, timeout=HANG,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = succeed(*command, env={**mpirun_environment(), "PYTHONPATH": paths})
     found = sorted(re.findall(r"^rank (\d+): ([0-9a-f ]+)$", done.stdout, re.MULTILINE))
     assert len(found) == DATA * TENSOR
     return np.array([[np.frombuffer(bytes.fromhex(w), np.float32)[0] for w in words.split()] for _, words in found])

@@ -12,7 +12,7 @@ import pytest
 
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.runtime.device_choice import Probe
-from tests.conftest import HANG
+from tests.serving import HANG
 
 COUNT, WHY = Probe().gpus()
 if COUNT < 2:

@@ -28,9 +28,9 @@ from mspc.runtime.gpu.peers import (
     PeerMemory,
     open_mailbox,
 )
-from tests.conftest import HANG
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED
+from tests.serving import HANG
 
 REGION = 4 << 20
 """Bytes that each rank has of the shared memory."""

@@ -17,14 +17,8 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import MICRO_BATCH, Builder, Constant, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.collective.point_to_point import Send
 from mspc.ops.control.regions import Call, For, Scan, While, emit_regions
-from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import REGISTRY
-from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.moving import Stack
-from mspc.ops.tensor.reshape import Reshape
-from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
@@ -33,6 +27,7 @@ from mspc.runtime.gpu.progress import HostQuery
 from mspc.runtime.gpu.regions import MAX_UNROLLED
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
+from tests.operators import Dropout, Reshape, Send, Stack, StridedSlice, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.random_regions import RandomRegions
 from tests.runtime.region_graphs import COUNT, SCALAR, calls_with_tuples, run_graphs

@@ -12,14 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.engine.ranks.launcher import mpirun_environment
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.error_codes import AREAS, RETIRED, ErrorCode, area_code, mistakes
 from mspc.mindspore_api.errors import ApiTypeError
-from tests.conftest import HANG
+from tests.serving import HANG, invoke
 from tests.shares import is_taken
 
 MISTAKES = mistakes()
@@ -75,7 +73,7 @@ def status_and_codes(folder: Path, example: str) -> tuple[int, list[str], str]:
             continue
         if words[0] == "mspc":
             linecache.clearcache()  # every example has a file of that name
-            done = CliRunner().invoke(app, words[1:])
+            done = invoke(*words[1:])
             status, said = done.exit_code, done.output
         else:
             path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -21,6 +21,7 @@ from mspc.ir.diagnostics import all_of, did_you_mean, nearest
 from mspc.ir.files.atomic_writing import UNFINISHED
 from mspc.ir.late_dataclass import dataclass
 from tests.printed_lines import lines_until
+from tests.serving import succeed
 
 
 def test_a_copy_in_another_process_is_whole() -> None:
@@ -29,7 +30,7 @@ def test_a_copy_in_another_process_is_whole() -> None:
 
     sent = pickle.dumps((MatMul(True, False), MatMul(), Location("net.py", 1)))
     text = f"import pickle; a, b, c = pickle.loads({sent!r}); print(a == b, a, len({{a, b}}), c)"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    done = succeed(sys.executable, "-c", text)
     assert done.stdout == "False MatMul(transpose_a=True, transpose_b=False) 2 net.py:1\n"
 
 

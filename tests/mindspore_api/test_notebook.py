@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import HANG
+from tests.serving import HANG
 
 nbformat = pytest.importorskip("nbformat", reason="notebooks need nbclient and ipykernel, of the extra dev")
 nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient and ipykernel, of the extra dev")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HANG
+from tests.serving import run_process, succeed
 
 TEST = """
 import mindspore as ms
@@ -38,10 +38,7 @@ PYTEST = [
 def run(folder: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     others = ("OMPI_", "PMIX_", "PRTE_", "PYTEST_")
     own = {key: value for key, value in os.environ.items() if not key.startswith(others)}
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=HANG,
-        env=own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | environment,
-    )  # fmt: skip
+    return run_process(*command, cwd=folder, env=own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | environment)
 
 
 def test_tests_import_mindspore(tmp_path):
@@ -79,7 +76,7 @@ def test_under_mpirun(tmp_path):
 def test_it_costs_no_import_of_numpy():
     plugin = "import sys, mspc.mindspore_api.pytest_plugin as p"
     code = f"{plugin}; p.pytest_load_initial_conftests(); print('numpy' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = succeed(sys.executable, "-c", code)
     assert found.stdout == "False\n"
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
+from tests.serving import invoke
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -55,15 +54,10 @@ bandwidth = 340e9
 """
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, list(arguments))
-
-
 def searched(rows: int, limit: str, *options: str, device: str = "GPU") -> dict[str, Any]:
     """The plan that a search finds, with its notes."""
     arguments = ["net.py", "--ranks", "1", "--quiet", "--json", "plans.json", "--out", "plan.toml", "--summary"]
-    done = run("search", *arguments, *["--memory", limit] * bool(limit), *options, "--", device, str(rows))
-    assert done.exit_code == 0, done.output
+    done = invoke("search", *arguments, *["--memory", limit] * bool(limit), *options, "--", device, str(rows), status=0)
     (plan,) = [each for each in json.loads(Path("plans.json").read_text())["plans"] if each["name"] == "search"]
     return plan | {"text": done.stdout}
 
@@ -77,9 +71,8 @@ def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def compiled_memory(*arguments: str, ranks: int = 1) -> dict[str, int]:
     """The memory that a compile of the plan states."""
-    done = run("compile", "net.py", "--ranks", str(ranks), "--strategies", "plan.toml", "--json", "c.json", "-q", "--",
-               *arguments)  # fmt: skip
-    assert done.exit_code == 0, done.output
+    command = ["compile", "net.py", "--ranks", ranks, "--strategies", "plan.toml", "--json", "c.json", "-q"]
+    invoke(*command, "--", *arguments, status=0)
     return json.loads(Path("c.json").read_text())["memory"]
 
 
@@ -108,15 +101,15 @@ def test_what_is_chosen_is_what_its_plan_compiles_to_and_is_compared_and_told() 
     assert own + workspaces == found["memory"] <= 9.4e9
     assert memory["states_on_host"] + memory["values_on_host"] == found["on_host"]
     compare = ["--ranks", "1", "--compare", "plan.toml", "plan.toml", "--json", "-"]
-    done = run("search", "net.py", *compare, "--", "GPU", str(ROWS))
+    done = invoke("search", "net.py", *compare, "--", "GPU", str(ROWS))
     assert json.loads(done.stdout)["plans"][0]["step"] == found["step"]
     write_plan(Path("without.toml"), replace(plan, offload=(), offload_states=False))
-    moved = json.loads(run("diff", "without.toml", "plan.toml", "--json", "-").stdout)["memory"]
+    moved = json.loads(invoke("diff", "without.toml", "plan.toml", "--json", "-").stdout)["memory"]
     wanted = {*plan.offload, "optimizer states"}
     assert {(each["name"], each["first"], each["second"]) for each in moved} == {(name, None, "yes") for name in wanted}
     compiled = ["--strategies", "plan.toml", "--out", "made", "-q", "--", "GPU", str(ROWS)]
-    assert run("compile", "net.py", "--ranks", "1", *compiled).exit_code == 0
-    assert run("diff", "plan.toml", "made").exit_code == 0
+    assert invoke("compile", "net.py", "--ranks", "1", *compiled).exit_code == 0
+    assert invoke("diff", "plan.toml", "made").exit_code == 0
 
 
 @pytest.mark.thorough
@@ -157,8 +150,7 @@ def test_a_plan_that_is_taken_from_another_search_has_its_own_bytes_on_the_host(
     common = ["net.py", "--ranks", "4", "--quiet", "--json"]
     for arguments in (["search", *common, "plans.json", "--out", "plan.toml"],
                       ["compile", *common, "table.json", "--strategies", "plan.toml"]):  # fmt: skip
-        done = CliRunner().invoke(app, arguments)
-        assert done.exit_code == 0, done.output
+        invoke(*arguments, status=0)
     (found,) = [plan for plan in json.loads(Path("plans.json").read_text())["plans"] if plan["name"] == "search"]
     memory = json.loads(Path("table.json").read_text())["memory"]
     assert "a search" in found["taken_from"]
@@ -187,9 +179,9 @@ nn.TrainOneStepCell(net, optimizer)(Tensor(shape=(64, 64), dtype=ms.float32))
 def test_rows_of_stages_have_their_bytes_on_the_host() -> None:
     Path("net.py").write_text(STAGED)
     common = ["search", "net.py", "--ranks", "2", "--stages", "1,2"]
-    rows = json.loads(CliRunner().invoke(app, [*common, "--json", "-"]).stdout)["plans"]
+    rows = json.loads(invoke(*common, "--json", "-").stdout)["plans"]
     both = 2 * 2 * 4 * 64 * 64  # moments of two weights
     assert {row["on_host"] for row in rows if row["stages"] == 2 and row["compiled"]} == {both // 2}
     assert {row["on_host"] for row in rows if row["stages"] == 1} <= {both, both // 2}
-    done = CliRunner().invoke(app, [*common, "--summary"])
+    done = invoke(*common, "--summary")
     assert "a rank, 32.0 KiB on its host" in done.stdout or "a rank, 64.0 KiB on its host" in done.stdout

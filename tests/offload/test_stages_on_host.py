@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from mspc.analysis.cost.machine import H200
-from mspc.cli import app
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.strategy_files import sharded_by_file
@@ -30,6 +28,7 @@ from mspc.search.stages.network import Unit
 from mspc.search.stages.problem import HostBytes, Way, walk_of
 from mspc.verify.scale.memory_use import MemoryCheck
 from tests.search.stages.test_stage_choices import equal
+from tests.serving import invoke
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -73,8 +72,7 @@ def searched(stages: int, limit: str, *network: str) -> tuple[list[dict[str, Any
     """The rows of a search, and what it prints."""
     options = ["--ranks", str(stages), "--stages", str(stages), "--memory", limit, "--summary", "--quiet"]
     files = ["--json", "rows.json", "--out", "plan.toml"]
-    done = CliRunner().invoke(app, ["search", "net.py", *options, *files, "--", *network])
-    assert done.exit_code == 0, done.output
+    done = invoke("search", "net.py", *options, *files, "--", *network, status=0)
     return json.loads(Path("rows.json").read_text())["plans"], done.stdout
 
 

@@ -37,27 +37,22 @@ from mspc.ir.types import (
 from mspc.mindspore_api.ops import AvgPool3D, MaxPool3D, NeighborExchange, NeighborExchangeV2
 from mspc.ops.bases import operand_dtypes, promoted
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.regions import ONCE, Times, nodes_with_times, times_of
 from mspc.ops.math.arithmetic import Add, Div, LogicalAnd, Maximum, Mul, Select
-from mspc.ops.math.elementwise import Erf, Sqrt
 from mspc.ops.math.fourier import FFTN, IRFFTN, RFFTN
-from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMax, ReduceMean
 from mspc.ops.nn.activation import GeLU, ReLU, Sigmoid
 from mspc.ops.op import REGISTRY, Op, RankPlacement, load_operators
 from mspc.ops.optim.optimizer import AT_ONCE, AllFinite
-from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.embedding import Gather, GatherGrad
-from mspc.ops.tensor.reshape import Cast, Reshape
-from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.lib.choices import operandwise_choice
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.sharding.rules import broadcast_rule, reshape_rule
+from tests.errors import error_of
 from tests.grouped import MANY, grouped
 from tests.interpret import run_on_ranks
 from tests.ir.regions import LOOP
+from tests.operators import AllReduce, Cast, Dropout, Erf, Gather, GatherGrad, MatMul, Reshape, Sqrt, StridedSlice
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
 from tests.ops.simulate import (
     BACKEND,
@@ -298,9 +293,6 @@ def test_vectors_of_several_types_have_products_of_the_widest() -> None:
     assert found.asnumpy().tolist() == [[2.5, 0.5], [-4.5, -0.9]]
 
 
-load_operators()
-
-
 @grouped([(*case, floats) for case in samples_of(()) for floats in ("Float32", "Float64")], MANY)
 def test_results_show_the_declared_operands_alone(name: str, index: int, floats: str) -> None:
     op, sample = operator_of(name, index)
@@ -435,10 +427,9 @@ def parameter(dtype: DType, *shape: int) -> Parameter:
 
 
 def test_an_operator_of_real_numbers_says_that_it_takes_no_complex_ones() -> None:
-    with pytest.raises(MspcError) as refused:
-        Builder(Graph("main")).emit(ReLU(), parameter(COMPLEX64, 4))
-    assert "ReLU: input 0 is <Tensor[Complex64], (4)>; the operator takes no complex numbers" in str(refused.value)
-    assert refused.value.kind is TypeError
+    error = error_of(lambda: Builder(Graph("main")).emit(ReLU(), parameter(COMPLEX64, 4)))
+    assert "ReLU: input 0 is <Tensor[Complex64], (4)>; the operator takes no complex numbers" in str(error)
+    assert error.kind is TypeError
 
 
 @pytest.mark.parametrize(
@@ -574,9 +565,7 @@ def test_positions_are_those_of_mindspore() -> None:
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named(make: Any, message: str) -> None:
-    with pytest.raises(MspcError) as caught:
-        make()
-    assert caught.value.message == message
+    assert error_of(make).message == message
 
 
 class PrintNet(nn.Cell):

@@ -16,7 +16,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.common.api import _cell_graph_executor
-from mspc.ops.convolution.argmax_pooling import AdaptiveMaxPool2D, MaxPoolWithArgmaxV2
 from mspc.ops.convolution.resizing import (
     AdaptiveAvgPool2D,
     GridSampler2D,
@@ -25,10 +24,9 @@ from mspc.ops.convolution.resizing import (
     ResizeNearestNeighbor,
     ResizeTrilinear,
 )
-from mspc.ops.math.distance import Cdist
-from mspc.ops.math.linear_algebra import Svd
 from mspc.ops.op import Op
 from tests.grouped import grouped
+from tests.operators import AdaptiveMaxPool2D, Cdist, MaxPoolWithArgmaxV2, Svd
 from tests.ops.ranks import on_ranks
 from tests.ops.simulate import (
     BACKEND,

@@ -18,16 +18,12 @@ from mspc.compiler.frontend.layers import JOINED
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT64, INT32, TensorType, TupleType
 from mspc.ops.index_map import Coordinate, IndexMap, along, reshaped
-from mspc.ops.math.arithmetic import Sub
-from mspc.ops.op import REGISTRY, Op, load_operators
-from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, GatherGrad
-from mspc.ops.tensor.scatter import GatherNd
-from mspc.ops.tensor.selection import GatherD, GatherDGrad
+from mspc.ops.op import REGISTRY, Op
 from mspc.runtime.backend import NumPyBackend
+from tests.operators import EmbeddingLookup, Gather, GatherD, GatherDGrad, GatherGrad, GatherNd, Sub
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import check_sharded, results_of
 
-load_operators()
 MOVING = sorted(name for name, cls in REGISTRY.items() if cls.index_map is not Op.index_map)
 DIVIDING = sorted(name for name, cls in REGISTRY.items() if cls.single_result is not Op.single_result)
 

@@ -13,21 +13,15 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType
 from mspc.ops.math.arithmetic import Add, AddN, Div, LogicalAnd, Mul, Select
-from mspc.ops.math.elementwise import Sqrt
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
-from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.nn.activation import PReLU
-from mspc.ops.nn.norm import LayerNorm
-from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
-from mspc.ops.optim.optimizer import ApplyMomentum
-from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.creation import Fill, LinSpaceBetween, Range
 from mspc.ops.tensor.embedding import Gather, OneHot
 from mspc.ops.tensor.moving import Concat, Split, Tile, Transpose
 from mspc.ops.tensor.reshape import BroadcastTo, Cast, Flatten, ReduceSum, Reshape, Squeeze
 from mspc.ops.tensor.selection import RepeatInterleaveTensor, TopK
-from mspc.ops.tensor.slicing import StridedSlice
+from tests.errors import error_of
+from tests.operators import ApplyMomentum, Dropout, LayerNorm, PReLU, ReduceMean, Softmax, Sqrt, StridedSlice
 
 
 def tensor(*shape: int, dtype: Any = FLOAT32) -> TensorType:
@@ -35,9 +29,7 @@ def tensor(*shape: int, dtype: Any = FLOAT32) -> TensorType:
 
 
 def message(op: Op, *types: TensorType) -> str:
-    with pytest.raises(MspcError) as caught:
-        op.infer(*types)
-    return caught.value.message
+    return error_of(op.infer, *types).message
 
 
 # Messages ------------------------------------------------------------------------------------------
@@ -185,9 +177,7 @@ def test_sequences_are_taken_apart() -> None:
     ],
 )
 def test_wrong_calls_are_named(op: Op, args: Any, text: str) -> None:
-    with pytest.raises(MspcError) as caught:
-        op.call(*args)
-    assert caught.value.message == text
+    assert error_of(op.call, *args).message == text
 
 
 def test_functions_of_operators_take_their_arguments_by_name() -> None:
@@ -239,10 +229,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_negative_sizes_are_named(name):
     call, message = CASES[name]
-    with pytest.raises(MspcError) as caught:
-        call()
-    assert caught.value.message == message
-    assert isinstance(caught.value, ValueError)
+    error = error_of(call)
+    assert error.message == message
+    assert isinstance(error, ValueError)
 
 
 class Net(nn.Cell):
@@ -251,10 +240,9 @@ class Net(nn.Cell):
 
 
 def test_in_a_network_they_name_the_line():
-    with pytest.raises(MspcError) as caught:
-        Net()(X)
-    assert "Fill: shape (-1, 3) has a negative size" in caught.value.render()
-    assert "return x + ops.zeros((-1, 3))" in caught.value.render()
+    error = error_of(lambda: Net()(X))
+    assert "Fill: shape (-1, 3) has a negative size" in error.render()
+    assert "return x + ops.zeros((-1, 3))" in error.render()
 
 
 def test_a_size_of_zero_is_none_too_few():

@@ -14,7 +14,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, TensorType, dtype_of
 from mspc.ops.bases import ArrayFunction, Elementwise
-from mspc.ops.op import REGISTRY, NotDifferentiable, Op, has_kernel, load_operators, sample
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, has_kernel, sample
 from tests.grouped import MANY, grouped
 from tests.ops.simulate import (
     BACKEND,
@@ -30,7 +30,6 @@ from tests.ops.simulate import (
 )
 from tests.shares import is_taken
 
-load_operators()
 ELSEWHERE = (
     "collective.collectives", "collective.exchange", "collective.point_to_point", "collective.row_exchange",
     "control.custom", "control.regions", "fused.dropout_mask", "fused.edges", "fused.elementwise",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from mspc.ops import device, registry
 from mspc.ops.device import source_text
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.ops.registry import operator_modules
+from tests.serving import succeed
 
 
 def test_the_text_says_where_every_operator_is() -> None:
@@ -39,7 +39,7 @@ def test_a_name_imports_its_own_module_alone() -> None:
         "import sys; from mspc.ops.op import REGISTRY; print(REGISTRY['ReLU'].__name__);"
         "print([name for name in ('activation', 'norm', 'rotary') if f'mspc.ops.nn.{name}' in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = succeed(sys.executable, "-c", code)
     assert done.stdout.splitlines() == ["ReLU", "['activation']"]
 
 

@@ -13,12 +13,11 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType
 from mspc.ops.memory_order import DimensionPart, MemoryOrder
-from mspc.ops.op import REGISTRY, Op, Sample, load_operators
+from mspc.ops.op import REGISTRY, Op, Sample
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from tests.passes.fusion.test_fuse_elementwise import operands_of
 
-load_operators()
 SAID = [kind for _, kind in sorted(REGISTRY.items()) if kind.samples and (
     kind.reordered is not Op.reordered or kind.reshapes
 )]  # fmt: skip

@@ -12,11 +12,10 @@ import pytest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType, TupleType
 from mspc.ops.cpu.blocks import BLOCK
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY
 from mspc.ops.optim.optimizer import Adam, AdamWeightDecay, InplaceCopy, Update
 from tests.ops.backend import BACKEND
 
-load_operators()
 SHAPES = ((), (7,), (3, 5), (2, BLOCK // 2 + 3))
 """The last is computed in blocks."""
 Numbers = dict[str, Any]

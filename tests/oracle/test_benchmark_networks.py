@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from benchmarks.gpu.networks.sizes import NETWORKS, first_values, same_name, siz
 from benchmarks.gpu.networks.table import apart
 from mspc import Tensor, nn, ops
 from mspc.ir.types import dtype_of
-from tests.conftest import HANG
 from tests.mindspore_api.nn.training import Training
+from tests.serving import HANG, succeed
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
@@ -98,8 +97,7 @@ def test_losses_are_those_of_the_twin(root: Path, tmp_path: Path) -> None:
         sys.executable, "-m", "benchmarks.gpu.networks.compare", "--device", "cpu", "--only", "recommender",
         "--peers", "mspc", "torch", "--losses", "6", "--threads", "1", "--json", str(figures),
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=HANG)
-    assert done.returncode == 0, done.stderr
+    succeed(*command, cwd=root)
     peers = json.loads(figures.read_text())[0]["peers"]
     assert len(peers["mspc"]["losses"]) == 6
     assert apart(peers["mspc"]["losses"], peers["torch"]["losses"]) < 1e-5

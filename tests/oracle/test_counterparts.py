@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.difference import compare
@@ -14,7 +14,6 @@ from mspc.verify.pytorch.counterparts import COUNTERPARTS_OF_DRAWS, counterparts
 from tests.ops.simulate import arrays_of, operator_of, types_of
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
-load_operators()
 NAMES = sorted({*counterparts(torch), *COUNTERPARTS_OF_DRAWS})
 
 

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ops.math.arithmetic import Mul
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.activation import Tanh, TanhGrad
+from tests.operators import MatMul, Mul, Tanh, TanhGrad
 from tests.planted_errors import NETWORK
+from tests.serving import invoke
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 FORWARD = """
@@ -118,8 +115,7 @@ def test_a_network_that_is_not_trained(tmp_path: Path, dtype: str) -> None:
 
 def test_what_has_no_counterpart_is_said(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NO_COUNTERPART)
-    done = CliRunner().invoke(app, ["verify", str(tmp_path / "net.py"), "--against", "torch"])
-    assert done.exit_code == 0, done.output
+    done = invoke("verify", str(tmp_path / "net.py"), "--against", "torch", status=0)
     assert "; without: 1 (BesselI0);" in done.stdout
     assert "branches or operators without a counterpart, not compared: w\n" in done.stdout
     assert "gradient  v " in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from mspc.commands.run import run_directory, run_script
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.ir.types import TensorType, dtype_of
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.errors import error_of
+from tests.serving import SERVED, succeed
 
 HEAD = """
 import numpy as np
@@ -161,10 +160,7 @@ def test_mpirun_makes_the_same_values(script: Path, capsys: pytest.CaptureFixtur
     folder = compiled(script)
     run_directory(folder, data=Path("data.npz"), steps=2, simulate=True, save=Path("one.safetensors"))
     command = [*SERVED, "run", str(folder), "--data", "data.npz", "--steps", "2"]
-    done = subprocess.run(
-        [*command, "--save", "two.safetensors"], capture_output=True, text=True, timeout=HANG, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    succeed(*command, "--save", "two.safetensors")
     assert Path("one.safetensors").read_bytes() == Path("two.safetensors").read_bytes()
 
 
@@ -200,11 +196,10 @@ def damaged(folder: Path, which: str, **changes: Any) -> str:
         if entry["name"] == which:
             entry.update(changes)
     path.write_text(json.dumps(content))
-    with pytest.raises(MspcError) as caught:
-        run_directory(folder, data=Path("data.npz"), simulate=True)
+    error = error_of(run_directory, folder, data=Path("data.npz"), simulate=True)
     path.write_text(before)
-    assert caught.value.exit_status == 2
-    return caught.value.render()
+    assert error.exit_status == 2
+    return error.render()
 
 
 def test_damaged_descriptions_are_refused(script: Path) -> None:

@@ -18,6 +18,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import MspcError
 from mspc.output.dumps import OutputFolder
+from tests.errors import error_of
 from tests.printed_lines import lines_until
 
 
@@ -55,9 +56,7 @@ def test_earlier_output_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_foreign_file_beside_an_output_is_refused(tmp_path: Path, foreign: str) -> None:
     write(tmp_path / "graphs", "program.json", "rank_0/00_frontend_0000.ir")
     (tmp_path / "graphs" / foreign).write_text("mine")
-    with pytest.raises(MspcError) as raised:
-        write(tmp_path / "graphs", "program.json")
-    assert str(raised.value) == (
+    assert str(error_of(write, tmp_path / "graphs", "program.json")) == (
         f"error: {tmp_path}/graphs holds files that mspc did not write: {foreign}\n"
         "  note: give another folder, or an empty one"
     )
@@ -97,9 +96,8 @@ def test_link_stays_a_link(tmp_path: Path) -> None:
 def test_unwritable_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(MspcError) as raised:
-        write(tmp_path / "file" / "graphs", "program.json")
-    assert str(raised.value).startswith(f"error: cannot write to {tmp_path}/file/graphs: ")
+    error = error_of(write, tmp_path / "file" / "graphs", "program.json")
+    assert str(error).startswith(f"error: cannot write to {tmp_path}/file/graphs: ")
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 from mspc.ir.compare import difference
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Graph, Parameter, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.text.parser import parse
@@ -29,6 +28,7 @@ from mspc.ops.collective.collectives import Collective, LayoutChange
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import PassManager, parse_passes, run_passes
 from mspc.passes.per_rank.slice_to_rank import SliceToRank
+from tests.errors import error_of
 from tests.grouped import grouped
 from tests.interpret import random_feeds, run_global, run_on_ranks, same
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, types_of
@@ -36,8 +36,6 @@ from tests.ops.simulate import BACKEND, arrays_of, operator_of, types_of
 HERE = Path(__file__).parent
 CASES = sorted(p for p in HERE.glob("*/*/*.ir") if not p.name.endswith(".out.ir"))
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "NeighborExchange", "Exchange")
-
-load_operators()
 
 
 def read(text: str, name: str) -> Graph:
@@ -58,9 +56,7 @@ def test_golden(case: Path, update_goldens: bool) -> None:
     expected = case.with_suffix(".out.ir")
     failure = case.with_suffix(".err")
     if failure.exists():
-        with pytest.raises(MspcError) as raised:
-            run_passes(read(text, case.name), passes)
-        _compare(failure, raised.value.render() + "\n", update_goldens)
+        _compare(failure, error_of(run_passes, read(text, case.name), passes).render() + "\n", update_goldens)
         return
     result = run_passes(read(text, case.name), passes)
     result.verify()

@@ -16,8 +16,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.check_graph import check_graph
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.math.elementwise import Exp
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import VERIFY, Pass, PassManager
 from mspc.runtime.backend import NumPyBackend
@@ -25,6 +23,7 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from tests import random_networks
 from tests.networks import usable
+from tests.operators import AllReduce, Exp
 from tests.random_updates import OPTIMIZERS
 from tests.shares import share_of
 

@@ -20,6 +20,7 @@ from mspc.commands.report.verbosity import Loudness
 from mspc.commands.run import run_directory, run_script
 from mspc.commands.search import SearchOptions, search_target
 from mspc.ir.diagnostics import MspcError
+from tests.errors import error_of
 
 SCRIPT = """\
 import numpy as np
@@ -97,10 +98,9 @@ def test_a_table_orders_the_stages_and_is_proved_first(own_folder: Path) -> None
     (program,) = (out / "rank_1").glob("*.ir")
     assert re.findall(r'work: "(\w)"', program.read_text()) == ["F", "B"] * 4
     (own_folder / "order.csv").write_text(first + "1F0,1B0,1B1,1F1,1F2,1B2,1F3,1B3\n")
-    with pytest.raises(MspcError) as caught:
-        compile_target(script, CompileOptions(2, out=out, loudness=QUIET))
-    assert caught.value.message == "stage 1 runs 1B1 before 'activation of chunk 1' of micro-batch 1 is there"
-    assert str(caught.value.location) == "order.csv:2:9"
+    error = error_of(compile_target, script, CompileOptions(2, out=out, loudness=QUIET))
+    assert error.message == "stage 1 runs 1B1 before 'activation of chunk 1' of micro-batch 1 is there"
+    assert str(error.location) == "order.csv:2:9"
 
 
 AVERAGED = """
@@ -142,13 +142,12 @@ def test_a_moving_average_takes_micro_batches_in_their_order(
     run_script(own_folder / "net.py", 2, simulate=True)
     assert capsys.readouterr().out.splitlines() == ["[10.5, 15.75]"] * 2
     (own_folder / "order.csv").write_text("0F1,0F0,0B1,0B0\n1F1,1B1,1F0,1B0\n")
-    with pytest.raises(MspcError) as caught:
-        run_script(own_folder / "net.py", 2, simulate=True)
-    assert caught.value.message == (
+    error = error_of(run_script, own_folder / "net.py", 2, simulate=True)
+    assert error.message == (
         "0F0 comes after 0F1, and BatchNorm 'bn_train' changes norm.moving_mean in every micro-batch, so that their "
         "order decides its value"
     )
-    assert str(caught.value.location) == "order.csv:1:5"
+    assert str(error.location) == "order.csv:1:5"
 
 
 def test_a_budget_holds_stages_to_their_idle_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ from mspc.passes.lib.schedules import (
 )  # fmt: skip  # fmt: skip
 from mspc.passes.lib.stage_placement import SCHEDULER, TABLE, placement_of
 from mspc.passes.lib.timeline import check_schedule, equal_durations, require_schedule, timeline
+from tests.errors import error_of
 from tests.random_schedules import SCHEDULE_FAULTS, exchanged, random_schedule, runs
 from tests.shares import share_of
 
@@ -103,9 +104,8 @@ def test_what_is_wrong_is_told(text: str, message: str) -> None:
 
 
 def test_a_cell_is_not_meant_to_be_itself() -> None:
-    with pytest.raises(MspcError) as caught:
-        read_table("0F0,0B99999999999\n", "mine.csv")
-    assert [note.split(",")[0] for note in caught.value.notes] == ["an action is chunk"]
+    error = error_of(read_table, "0F0,0B99999999999\n", "mine.csv")
+    assert [note.split(",")[0] for note in error.notes] == ["an action is chunk"]
 
 
 @pytest.mark.parametrize(("stages", "place"), [(3, "2:1: error: this is the last line, of stage 1"),
@@ -123,9 +123,7 @@ def test_all_wrong_cells_are_told_together() -> None:
 
 def test_what_is_wrong_with_the_order_is_told_at_its_line() -> None:
     made = read_table("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "mine.csv")
-    with pytest.raises(MspcError) as caught:
-        require_schedule(made.schedule, made.lines)
-    assert str(caught.value) == (
+    assert str(error_of(require_schedule, made.schedule, made.lines)) == (
         "mine.csv:1:5: error: stages 0 and 1 wait for each other\n"
         "    0F0,0B0,0F1,0B1\n"
         "        ^^^\n"
@@ -155,10 +153,9 @@ def test_wrong_schedules_are_refused(text: str, message: str) -> None:
 
 def test_a_number_of_micro_batches_that_is_given() -> None:
     made = read_table("0F0,0B0,0F2,0B2\n", "mine.csv", 2)
-    with pytest.raises(MspcError) as caught:
-        require_schedule(made.schedule, made.lines)
-    assert "there are micro-batches 0 to 1" in str(caught.value)
-    assert "the forward of micro-batch 1 on chunk 0 (0F1) is missing" in str(caught.value)
+    error = error_of(require_schedule, made.schedule, made.lines)
+    assert "there are micro-batches 0 to 1" in str(error)
+    assert "the forward of micro-batch 1 on chunk 0 (0F1) is missing" in str(error)
 
 
 def test_large_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

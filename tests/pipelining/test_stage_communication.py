@@ -20,11 +20,10 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.ir.graph import MICRO_BATCH, WORK, Graph
 from mspc.mindspore_api import context
-from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
-from mspc.ops.control.regions import Call, Scan
 from mspc.passes.lib.schedules import Action, named_schedule
 from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.program import load_program
+from tests.operators import Call, ReceiveFromStage, Scan, SendToStage
 
 # Ranks meet in their exchanges of keys in one order if gradients of weights are apart.
 

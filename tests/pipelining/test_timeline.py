@@ -19,6 +19,7 @@ from mspc.output.stage_times import stage_times
 from mspc.passes.lib.schedules import FORWARD, Action, Schedule, named_schedule
 from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies, copies_of, equal_durations, leaving, timeline
 from tests.compiled_scripts import compiled_script
+from tests.errors import error_of
 from tests.grouped import grouped
 from tests.pipelining.staged_script import printed
 
@@ -361,11 +362,10 @@ settings""", 1), RuntimeError, "a program with several stages has one loop over 
 def test_a_launch_says_what_is_wrong(
     tmp_path: Path, text: str, kind: type[Exception], message: str, line: str, note: str
 ) -> None:
-    with pytest.raises(MspcError) as refused:
-        printed(tmp_path, text)
-    told = refused.value.render()
+    error = error_of(printed, tmp_path, text)
+    told = error.render()
     first, source, caret = told.splitlines()[:3]
-    assert issubclass(refused.value.kind or type(refused.value), kind)
+    assert issubclass(error.kind or type(error), kind)
     assert "script_2.py:" in first
     assert message in first
     assert line in source
@@ -400,12 +400,11 @@ class Wrapped(nn.Cell):
     ((2, None, {"layer1": 0}), KeyError, r"segment_config names 'layer1'"),
 ])  # fmt: skip
 def test_arguments_of_a_pipeline_cell(arguments: tuple[Any, ...], kind: type[Exception], message: str) -> None:
-    with pytest.raises(MspcError) as refused:
-        nn.PipelineCell(nn.WithLossCell(Wrapped(), nn.MSELoss()), *arguments)
-    assert isinstance(refused.value, kind)
-    assert "test_timeline.py" in refused.value.render()
+    error = error_of(nn.PipelineCell, nn.WithLossCell(Wrapped(), nn.MSELoss()), *arguments)
+    assert isinstance(error, kind)
+    assert "test_timeline.py" in error.render()
     with pytest.raises(kind, match=message):
-        raise kind(refused.value.render())
+        raise kind(error.render())
 
 
 @pytest.mark.parametrize(("scheduler", "message"), [

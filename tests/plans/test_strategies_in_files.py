@@ -27,6 +27,7 @@ from mspc.plans.files.strategy_file import (
 )
 from tests.commands.view.reading import QUIET
 from tests.compiler.sharded_networks import check_equals_one_device, compiled, networks
+from tests.errors import error_of
 
 SCRIPT = """
 import numpy as np
@@ -140,9 +141,7 @@ def test_a_compile_writes_the_file() -> None:
 )
 def test_a_file_of_another_network_is_refused(operators: dict[str, tuple[tuple[int, ...], ...]], message: str) -> None:
     write_strategies(Path("s.ckpt"), StrategyFile(operators))
-    with pytest.raises(MspcError) as raised:
-        run('strategy_ckpt_load_file="s.ckpt"', False)
-    assert message in raised.value.render()
+    assert message in error_of(run, 'strategy_ckpt_load_file="s.ckpt"', False).render()
 
 
 def test_a_file_that_is_none_is_refused() -> None:
@@ -198,9 +197,7 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "old", "new", "message"), REFUSED)
 def test_what_does_not_fit_is_refused(tmp_path: Path, name: str, old: str, new: str, message: str) -> None:
     assert old in NETWORKS[name]
-    with pytest.raises(MspcError) as raised:
-        compiled(tmp_path, NETWORKS[name].replace(old, new, 1))
-    assert raised.value.message == message
+    assert error_of(compiled, tmp_path, NETWORKS[name].replace(old, new, 1)).message == message
 
 
 def test_products_on_a_mesh_of_two_axes_gather_and_scatter(tmp_path: Path) -> None:
@@ -212,9 +209,7 @@ def test_products_on_a_mesh_of_two_axes_gather_and_scatter(tmp_path: Path) -> No
 
 def test_reshard_takes_a_layout(tmp_path: Path) -> None:
     text = NETWORKS["a tensor brought into another layout"].replace('layout("mp", "None")', "(2, 1)")
-    with pytest.raises(MspcError) as raised:
-        compiled(tmp_path, text)
-    assert "reshard takes the layout of a tensor, not (2, 1)" in str(raised.value)
+    assert "reshard takes the layout of a tensor, not (2, 1)" in str(error_of(compiled, tmp_path, text))
 
 
 @pytest.mark.parametrize("value", ["False", "None"])

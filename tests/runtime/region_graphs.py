@@ -12,11 +12,9 @@ from mspc.ir.types import BOOL, FLOAT32, INT64, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, RegionOp, emit_regions
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, items
-from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.math.elementwise import Exp
-from mspc.ops.nn.activation import Tanh
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
+from tests.operators import Add, Exp, Mul, Tanh
 
 COUNT = TensorType(INT64, ())
 CONDITION = TensorType(BOOL, ())

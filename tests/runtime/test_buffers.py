@@ -14,23 +14,17 @@ import pytest
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.collective.point_to_point import Barrier, Send
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter
-from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN, Mul
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.activation import GeLU, Tanh
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
-from mspc.ops.nn.norm import LayerNorm
-from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
-from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.runtime import buffers, plan
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.workspaces import CONVOLUTION, PRODUCTS, cpu_kernel_bytes, scratch_bytes, workspace_bytes
+from tests.operators import Barrier, FusedMatMul, GeLU, LayerNorm, MatMul, Send, Softmax, Tanh, Transpose
 
 SIDE = 80
 SHAPE = (SIDE, SIDE)

@@ -11,31 +11,23 @@ import numpy as np
 import pytest
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Builder, Constant, Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.control.regions import Scan
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops import library, program
-from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.math.elementwise import Square
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.activation import GeLU
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.nn.norm import LayerNorm
-from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
-from mspc.ops.optim.optimizer import AssignAdd
-from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.runtime import compiled_loops
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from mspc.runtime.executor import Executor
-from tests.conftest import HANG
+from tests.errors import error_of, failure_of
+from tests.operators import Add, AssignAdd, GeLU, LayerNorm, MatMul, Mul, Scan, Softmax, Square, Transpose
 from tests.runtime.graphs import (
     Broken,
     GraphMaker,
@@ -51,6 +43,7 @@ from tests.runtime.graphs import (
 from tests.runtime.region_graphs import graph as region
 from tests.runtime.region_graphs import run_graphs
 from tests.runtime.test_buffers import Maker, arrays
+from tests.serving import HANG
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -183,25 +176,23 @@ def test_a_result_never_shares_memory_with_a_parameter() -> None:
 def test_a_kernel_failure_names_node_rank_types_and_line() -> None:
     make = GraphMaker()
     x = make.parameter("x", (2, 3))
-    with pytest.raises(ExecutionError) as caught:
-        execute(make.returns(make.node(Broken(), x, instance="op")), X)
-    assert str(caught.value) == (
+    error = failure_of(execute, make.returns(make.node(Broken(), x, instance="op")), X)
+    assert str(error) == (
         "net.py:12:5: error: Broken 'op' failed on rank 0 in step 1: ValueError: the kernel is broken\n"
         "        out = self.op(x)\n"
         "        ^^^^\n"
         "  note: its operands are (<Tensor[Float32], (2, 3)>), its result <Tensor[Float32], (2, 3)>"
     )
-    assert caught.value.exit_status == 1
+    assert error.exit_status == 1
 
 
 def test_operators_without_kernel_are_all_named() -> None:
     make = GraphMaker()
     x = make.parameter("x", (2, 3))
     first = make.node(WithoutKernel(), x, instance="a")
-    with pytest.raises(MspcError) as caught:
-        execute(make.returns(make.node(WithoutKernel(), first, instance="b")), X)
-    assert "WithoutKernel 'a' has no kernel" in str(caught.value)
-    assert "WithoutKernel 'b' has no kernel" in str(caught.value)
+    error = error_of(execute, make.returns(make.node(WithoutKernel(), first, instance="b")), X)
+    assert "WithoutKernel 'a' has no kernel" in str(error)
+    assert "WithoutKernel 'b' has no kernel" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -218,17 +209,13 @@ def test_operators_without_kernel_are_all_named() -> None:
 def test_wrong_inputs_are_refused(fed: list[Any], message: str) -> None:
     make = GraphMaker()
     graph = make.returns(make.node(Total(), make.parameter("x", (2, 3)), shape=()))
-    with pytest.raises(MspcError) as caught:
-        execute(graph, *fed)
-    assert caught.value.message == message
+    assert error_of(execute, graph, *fed).message == message
 
 
 def test_a_missing_value_is_refused() -> None:
     make = GraphMaker()
     graph = make.returns(make.parameter("w", (2, 3), "parameter"))
-    with pytest.raises(MspcError) as caught:
-        execute(graph)
-    assert caught.value.message == "there is no value for parameter 'w'"
+    assert error_of(execute, graph).message == "there is no value for parameter 'w'"
 
 
 def training(ranks: int = 1) -> Graph:
@@ -249,22 +236,19 @@ def test_a_nan_in_the_loss_stops_before_the_update_and_names_the_first_node() ->
     executor = Executor(training(), NumPyBackend(OneRank()), {"w": array})
     executor.run([floats(0.5, 0.25)])
     kept = array.copy()
-    with pytest.raises(ExecutionError) as caught:
-        executor.run([floats(-9, 1)])
+    error = failure_of(executor.run, [floats(-9, 1)])
     assert (
-        caught.value.message
+        error.message
         == "the loss of step 2 is NaN on rank 0; the first such value comes from Logarithm 'log'"
     )
-    assert caught.value.location is not None
-    assert caught.value.location.line == 12
+    assert error.location is not None
+    assert error.location.line == 12
     np.testing.assert_array_equal(array, kept)
 
 
 def test_a_parameter_that_holds_an_infinity_is_named() -> None:
     executor = Executor(training(), NumPyBackend(OneRank()), {"w": floats(1, np.inf)})
-    with pytest.raises(ExecutionError) as caught:
-        executor.run([floats(1, 1)])
-    assert caught.value.message == (
+    assert failure_of(executor.run, [floats(1, 1)]).message == (
         "the loss of step 1 is an infinity on rank 0; parameter 'w' held such a value before the step; "
         "the first to read it is Plus 'add'"
     )
@@ -276,10 +260,8 @@ def test_the_rank_where_a_nan_arises_is_named_although_all_see_it() -> None:
         executor.run([floats(1, 1)])
         executor.run([floats(1, -5) if comm.rank == 2 else floats(1, 1)])
 
-    with pytest.raises(ExecutionError) as caught:
-        World(3).run(main)
     assert (
-        caught.value.message
+        failure_of(lambda: World(3).run(main)).message
         == "the loss of step 2 is NaN on rank 2; the first such value comes from Logarithm 'log'"
     )
 

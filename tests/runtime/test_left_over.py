@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mspc.runtime.faults.stopped import shared_segments
-from tests.conftest import HANG
 from tests.printed_lines import lines_until
+from tests.serving import HANG
 
 SCRIPT = """
 import os, time

@@ -20,17 +20,9 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.fused.updates import GroupedUpdate
-from mspc.ops.math.arithmetic import Add
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.nn.activation import Tanh
-from mspc.ops.op import REGISTRY, Op, load_operators
-from mspc.ops.optim.optimizer import Adam, AssignAdd
+from mspc.ops.op import REGISTRY, Op
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.arena import MemoryBlock, assign, peak_live_bytes
@@ -44,10 +36,10 @@ from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
 from tests.interpret import slice_for
 from tests.networks import PASSES, RandomNetwork
+from tests.operators import Adam, Add, AllReduce, AssignAdd, FusedMatMul, GroupedUpdate, MatMul, ReduceMean, Tanh
 from tests.runtime.two_streams import Alone, TwoStreams, check_places
 from tests.shares import share_of
 
-load_operators()
 SHAPE = (16, 16)
 TYPE = TensorType(FLOAT32, SHAPE)
 SIZE = 1024

@@ -20,12 +20,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, Scan, type_by_regions
-from mspc.ops.control.structural import TupleGetItems
-from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.math.elementwise import Square
 from mspc.ops.op import REGISTRY
-from mspc.ops.optim.optimizer import Adam, ApplyMomentum, AssignAdd
-from mspc.ops.tensor.reshape import Cast, ReduceSum
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.backend import NumPyBackend
@@ -35,6 +30,7 @@ from mspc.runtime.faults.record import NodeFailure
 from mspc.runtime.observe import observe
 from mspc.runtime.profile import NodeTiming, costs, nodes_of, sums, trace
 from tests.gpu.programs import compiled
+from tests.operators import Adam, Add, ApplyMomentum, AssignAdd, Cast, Mul, ReduceSum, Square, TupleGetItems
 from tests.runtime.graphs import WHERE, Broken
 from tests.runtime.region_graphs import calls_with_tuples, executor, floats, graph, numbers, run_graphs
 

@@ -15,17 +15,10 @@ from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Builder, Constant, Graph, Node, Value
 from mspc.ir.types import BOOL, TensorType
-from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, For, If, Scan, While
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Greater, Less, Mul, Sub
-from mspc.ops.math.elementwise import Log, Square
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.optim.optimizer import Assign, AssignAdd
-from mspc.ops.random.dropout import Dropout, UniformReal
-from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime import compiled_loops
 from mspc.runtime.backend import NumPyBackend
@@ -34,13 +27,14 @@ from mspc.runtime.device_choice import DeviceOptions
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.plan import copy_value
-from tests.conftest import HANG
+from tests.errors import failure_of
 from tests.interpreted_regions import region_results
+from tests.operators import AllReduce, Assign, AssignAdd, Dropout, Log, MatMul, Reshape, Square, Transpose, UniformReal
 from tests.random_regions import RandomRegions
 from tests.runtime.graphs import WHERE, Broken
 from tests.runtime.region_graphs import COUNT, SCALAR, executor, floats, graph, numbers, run_graphs
 from tests.runtime.region_programs import GROWS, STAYS, counting_up, growing_together, write_program
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process
 
 
 def one(value: float = 1.0) -> Constant:
@@ -242,12 +236,11 @@ def test_a_failure_inside_names_the_node_and_the_turns() -> None:
 
     around = graph("for_2_body", [COUNT, floats(2)], outer)
     main = graph("main", [floats(2)], lambda b, x: run_graphs(b, For(turns=2, carried=1), [x], around))
-    with pytest.raises(ExecutionError) as caught:
-        executor(main).run([numbers(1, 2)])
+    error = failure_of(lambda: executor(main).run([numbers(1, 2)]))
     message = "Broken failed on rank 0 in step 1 in turn 2 of For in turn 0 of For: ValueError: the kernel is broken"
-    assert caught.value.message == message
-    assert caught.value.frames == WHERE
-    assert caught.value.notes[0] == f"its operands are ({floats(2)}), its result {floats(2)}"
+    assert error.message == message
+    assert error.frames == WHERE
+    assert error.notes[0] == f"its operands are ({floats(2)}), its result {floats(2)}"
 
 
 @pytest.mark.parametrize(("start", "where"), [(10, "in turn 0, there in turn 2"), (100, "in turn 1, there in turn 0")])
@@ -268,12 +261,11 @@ def test_the_first_node_that_makes_a_nan_is_named_with_its_turns(start: float, w
 
     weight = np.zeros((), np.float32)
     run = executor(graph("main", [SCALAR, SCALAR], main, ["w"]), {"w": weight})
-    with pytest.raises(ExecutionError) as caught:
-        run.run([np.float32(start)])
-    assert caught.value.message == (
+    error = failure_of(run.run, [np.float32(start)])
+    assert error.message == (
         f"the loss of step 1 is NaN on rank 0; the first such value comes from Log, {where}"
     )
-    assert caught.value.frames == WHERE
+    assert error.frames == WHERE
     assert weight == 0
     with pytest.raises(ExecutionError, match="step 2"):
         run.run([np.float32(start)])
@@ -311,11 +303,10 @@ def test_a_loop_runs_from_its_text(tmp_path: Path, data: Path) -> None:
 
 def test_a_loop_without_end_is_stopped_and_named(tmp_path: Path, data: Path) -> None:
     folder = write_program(tmp_path / "out", [counting_up(body=STAYS)], INPUTS)
-    with pytest.raises(ExecutionError) as caught:
-        run_directory(folder, data=data, wishes=DeviceOptions(timeout=0.3))
-    assert caught.value.message.startswith("While failed on rank 0 in step 1: it has run for more than 0.3 s, ")
-    assert caught.value.message.endswith(" turns so far, and its condition still holds")
-    assert str(caught.value.frames[0]).startswith("net.py:7")
+    error = failure_of(run_directory, folder, data=data, wishes=DeviceOptions(timeout=0.3))
+    assert error.message.startswith("While failed on rank 0 in step 1: it has run for more than 0.3 s, ")
+    assert error.message.endswith(" turns so far, and its condition still holds")
+    assert str(error.frames[0]).startswith("net.py:7")
 
 
 def test_a_failure_inside_has_its_line(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,10 +316,9 @@ def test_a_failure_inside_has_its_line(tmp_path: Path, data: Path, monkeypatch: 
     )).replace("(<Tensor[Float32], ()>, <Tensor[Float32], ()>) ->", "(<Tensor[Float32], ()>) ->")  # fmt: skip
     folder = write_program(tmp_path / "out", [counting_up(body=shown, more=", has_side_effect: true")], INPUTS)
     monkeypatch.setattr("mspc.ops.control.print._filled", lambda line, arrays: 1 / 0)
-    with pytest.raises(ExecutionError) as caught:
-        run_directory(folder, data=data)
-    assert caught.value.message.startswith("Print failed on rank 0 in step 1 in turn 0 of While: ")
-    assert str(caught.value.frames[0]).startswith("net.py:8")
+    error = failure_of(run_directory, folder, data=data)
+    assert error.message.startswith("Print failed on rank 0 in step 1 in turn 0 of While: ")
+    assert str(error.frames[0]).startswith("net.py:8")
 
 
 def test_graphs_that_no_node_runs_are_refused(tmp_path: Path, data: Path) -> None:
@@ -343,7 +333,7 @@ def test_graphs_that_no_node_runs_are_refused(tmp_path: Path, data: Path) -> Non
 def run_on_two_ranks(folder: Path, data: Path) -> subprocess.CompletedProcess[str]:
     line = [find_mpirun(), "-n", "2", "--oversubscribe", "--bind-to", "none", *SERVED, "run", str(folder)]
     line += ["--data", str(data), "--save-outputs", str(folder / "found.npz")]
-    return subprocess.run(line, env=mpirun_environment(), capture_output=True, text=True, timeout=HANG, check=False)
+    return run_process(*line, env=mpirun_environment())
 
 
 def on_two_ranks(tmp_path: Path, *by: int) -> Path:
@@ -520,13 +510,12 @@ def test_collectives_inside_of_a_loop() -> None:
 
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_loop_whose_turns_differ_between_ranks_is_named(behind: bool) -> None:
-    with pytest.raises(ExecutionError) as caught:
-        on_ranks(memory_counting_up(behind), lambda rank: [np.float32(1), np.float32(6 - 4 * rank)])
-    assert caught.value.message == (
+    error = failure_of(on_ranks, memory_counting_up(behind), lambda rank: [np.float32(1), np.float32(6 - 4 * rank)])
+    assert error.message == (
         "While failed on rank 1 in step 1: "
         "rank 1 has left While after 1 turn, but rank 0 waits in AllReduce(sum) with ranks 1"
     )
-    assert caught.value.notes[0] == (
+    assert error.notes[0] == (
         "ranks 0, 1 meet inside: there a condition or a number of turns must be the same on all of them"
     )
 
@@ -535,9 +524,8 @@ def test_a_count_that_differs_between_ranks_is_refused_ahead_of_the_loop() -> No
     body = graph("for_1_body", [COUNT, SCALAR], lambda b, i, x: [b.emit(Add(), x, b.emit(BOTH, ONE))])
     main = graph("main", [COUNT, SCALAR], lambda b, *values: run_graphs(b, For(carried=1), values, body))
     assert on_ranks(main, lambda rank: [np.int64(2), np.float32(0)]) == [[4, 4], [4, 4]]
-    with pytest.raises(ExecutionError) as caught:
-        on_ranks(main, lambda rank: [np.int64(rank + 1), np.float32(0)])
-    assert "rank 0 has 1 turn of For, but rank 1 has 2 turns of For" in caught.value.message
+    error = failure_of(on_ranks, main, lambda rank: [np.int64(rank + 1), np.float32(0)])
+    assert "rank 0 has 1 turn of For, but rank 1 has 2 turns of For" in error.message
 
 
 def test_a_condition_that_differs_between_ranks_is_refused_ahead_of_the_branch() -> None:
@@ -550,10 +538,9 @@ def test_a_condition_that_differs_between_ranks_is_refused_ahead_of_the_branch()
     choice = graph("main", [SCALAR, SCALAR], main)
     assert on_ranks(choice, lambda rank: [np.float32(rank), np.float32(2)]) == [[1, 1], [1, 1]]
     assert on_ranks(choice, lambda rank: [np.float32(rank), np.float32(0)]) == [[0, 0], [2, 2]]
-    with pytest.raises(ExecutionError) as caught:
-        on_ranks(choice, lambda rank: [np.float32(rank), np.float32(1)])
+    error = failure_of(on_ranks, choice, lambda rank: [np.float32(rank), np.float32(1)])
     told = "rank 0 has true as the condition of If, but rank 1 has false as the condition of If"
-    assert caught.value.message == f"If failed on rank 0 in step 1: {told}"
+    assert error.message == f"If failed on rank 0 in step 1: {told}"
 
 
 def test_ranks_that_meet_nobody_inside_may_differ() -> None:
@@ -581,7 +568,6 @@ def test_a_loop_in_one_rank_and_a_branch_in_another_are_told_apart() -> None:
     condition = graph("while_2_condition", types, lambda b, x, limit: [b.emit(Less(), x, limit)])
     body = graph("while_2_body", types, turn)
     main = graph("main", types, lambda b, *values: run_graphs(b, While(carried=1), values, condition, body))
-    with pytest.raises(ExecutionError) as caught:
-        on_ranks(main, lambda rank: [np.float32(0), np.float32(8 - 4 * rank)])
+    error = failure_of(on_ranks, main, lambda rank: [np.float32(0), np.float32(8 - 4 * rank)])
     told = "rank 0 has true as the condition of If, but rank 1 has left While after 2 turns"
-    assert caught.value.message == f"If failed on rank 0 in step 1 in turn 2 of While: {told}"
+    assert error.message == f"If failed on rank 0 in step 1 in turn 2 of While: {told}"

@@ -17,6 +17,7 @@ from mspc.runtime.comm.agreement import agree, stop_together
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, gather, load_batches, local_slice, slice_parameter, synthetic_batches
 from mspc.runtime.faults.record import StoppedByOther
+from tests.errors import error_of
 
 WHOLE = np.arange(48, dtype=np.float32).reshape(4, 12)
 LAYOUTS = [
@@ -49,12 +50,10 @@ def fed(name: str, shape: tuple[int, ...], layout: Layout, dtype: DType = FLOAT3
 def test_values_that_do_not_fit_are_refused() -> None:
     parameter = fed("w", (4, 12), LAYOUTS[1])
     assert slice_parameter(parameter, WHOLE.astype(np.float64), 0, "array").dtype == np.float32
-    with pytest.raises(MspcError) as caught:
-        slice_parameter(parameter, WHOLE[:2], 0, "array")
-    assert caught.value.message == "array 'w' has shape (2, 12); the program takes (4, 12)"
-    with pytest.raises(MspcError) as caught:
-        slice_parameter(fed("i", (4, 12), LAYOUTS[1], INT32), WHOLE, 0, "array")
-    assert caught.value.message == "array 'i' is float32; the program takes int32"
+    error = error_of(slice_parameter, parameter, WHOLE[:2], 0, "array")
+    assert error.message == "array 'w' has shape (2, 12); the program takes (4, 12)"
+    error = error_of(slice_parameter, fed("i", (4, 12), LAYOUTS[1], INT32), WHOLE, 0, "array")
+    assert error.message == "array 'i' is float32; the program takes int32"
 
 
 BATCH = fed("x", (4, 12), Layout.from_strategy((2, 1), 2))
@@ -82,9 +81,7 @@ def test_steps_lie_one_after_the_other_and_begin_again() -> None:
     ],
 )
 def test_data_that_do_not_fit_are_refused(arrays: dict[str, Any], message: str) -> None:
-    with pytest.raises(MspcError) as caught:
-        Batches([BATCH], arrays, 0, "data.npz")
-    assert caught.value.message == message
+    assert error_of(Batches, [BATCH], arrays, 0, "data.npz").message == message
 
 
 def test_npz_files(tmp_path: Path) -> None:
@@ -112,10 +109,9 @@ def test_synthetic_data_are_slices_of_the_same_arrays() -> None:
 
 def test_ranks_that_hold_different_compiles_do_not_start() -> None:
     World(3).run(lambda comm: agree(comm, "same"))
-    with pytest.raises(MspcError) as caught:
-        World(3).run(lambda comm: agree(comm, "other" if comm.rank == 2 else "same"))
-    assert caught.value.exit_status == 2
-    assert caught.value.message == (
+    error = error_of(lambda: World(3).run(lambda comm: agree(comm, "other" if comm.rank == 2 else "same")))
+    assert error.exit_status == 2
+    assert error.message == (
         "the ranks hold graphs of different compiles: rank 2 and rank 0 differ; rank 0 holds same"
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import SERVED, succeed
 
 Run = Callable[..., str]
 """Runs `mspc ARGUMENTS` and returns its standard output."""
@@ -36,11 +34,7 @@ def runs_in(folder: Path, samples: Path) -> Run:
     }
 
     def run(*arguments: Any) -> str:
-        done = subprocess.run(
-            [*SERVED, *map(str, arguments)],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        done = succeed(*SERVED, *map(str, arguments), cwd=folder, env=environment)
         return done.stdout
 
     return run

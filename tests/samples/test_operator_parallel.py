@@ -18,7 +18,7 @@ import pytest
 from mspc import dataset as ds
 from mspc.commands.compile import DEFAULT_FOLDER
 from mspc.output.dumps import OutputFolder
-from tests.conftest import HANG
+from tests.serving import HANG
 
 UNSHARDED = """
 import net

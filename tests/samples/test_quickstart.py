@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import HANG, SERVED, succeed
 
 SHARDED = "ops.MatMul().shard(((2, 4), (4, 1)))"
 ROWS = "inputs = np.random.rand(batch, in_dim)"
@@ -38,9 +37,7 @@ def run(folder: Path, source: str, *arguments: str) -> list[tuple[str, str]]:
     """(`epoch: E step: S`, loss) of every line that the script printed."""
     folder.mkdir(exist_ok=True)
     (folder / "net.py").write_text(source)
-    command = [*SERVED, "run", "net.py", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=HANG)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*SERVED, "run", "net.py", *arguments, cwd=folder)
     return re.findall(r"^(epoch: \d+ step: \d+), loss is (\S+)$", done.stdout, re.MULTILINE)
 
 
@@ -92,9 +89,7 @@ def test_eight_ranks_train_like_one_device(
 
 def test_rank_zero_multiplies_its_slices_and_adds_over_its_row(source: str, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(source)
-    command = [*SERVED, "compile", "net.py", "--ranks", "8"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*SERVED, "compile", "net.py", "--ranks", "8", cwd=tmp_path)
     assert "2.4 KiB sent per step" in done.stdout
     text = next((tmp_path / "saved_graph/rank_0").glob("*_execute_*.ir")).read_text()
     nodes = re.findall(r"^  %\d+.* = (\w+)\(.*\n      : (.*)$", text, re.MULTILINE)
@@ -110,11 +105,7 @@ def test_rank_zero_multiplies_its_slices_and_adds_over_its_row(source: str, tmp_
 
 def test_going_on_with_other_ranks(root: Path, tmp_path: Path, commands: dict[str, str]) -> None:
     shutil.copytree(root / "samples/checkpoints", tmp_path / "sample", ignore=shutil.ignore_patterns("CKP*"))
-    done = subprocess.run(
-        ["sh", "run.sh", "--simulate"], cwd=tmp_path / "sample", env=commands, capture_output=True, text=True,
-        check=False, timeout=HANG,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = succeed("sh", "run.sh", "--simulate", cwd=tmp_path / "sample", env=commands)
     assert "resumes after epoch 2 step 3: checkpoints/CKP-2_3" in done.stdout
     assert "10 tensors, apart by " in done.stdout
 

@@ -18,8 +18,7 @@ import pytest
 
 from mspc import dataset as ds
 from mspc.engine.ranks.hosts import read_rank_table
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import HANG, SERVED, succeed
 
 Run = Callable[..., str]
 STEPS, COMPARED = 50, 15
@@ -104,11 +103,7 @@ def data(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_modes_learn(root: Path, data: Path, mode: str) -> None:
     script = root / "samples/resnet50_cifar10/resnet50_distributed_training.py"
     small = {"IMAGE_SIZE": "32", "WIDTH": "4", "EPOCHS": "3", "BATCH_SIZE": "16", "MODE": mode, "DATA_PATH": str(data)}
-    command = [*SERVED, "run", str(script), "--ranks", "2"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=HANG, env={**os.environ, **small}
-    )
-    assert done.returncode == 0, done.stderr
+    done = succeed(*SERVED, "run", str(script), "--ranks", "2", env={**os.environ, **small})
     losses = [float(text) for text in re.findall(r"^epoch: \d step: 5, loss is (\S+)$", done.stdout, re.MULTILINE)]
     assert len(losses) == 3
     assert losses[-1] < losses[0]
@@ -135,11 +130,7 @@ def test_run_scripts(samples: Path, tmp_path: Path, name: str) -> None:
     mspc.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" -m mspc launch --dry-run "$@"\n')
     mspc.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [str(samples / name), *arguments], capture_output=True, text=True, check=False, timeout=HANG,
-        env={**os.environ, "PATH": path},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = succeed(str(samples / name), *arguments, env={**os.environ, "PATH": path})
     assert where in done.stdout
     assert done.stdout.rstrip("\n").endswith(command)
 
@@ -181,7 +172,7 @@ def test_the_tutorial_as_written_drifts_apart_and_says_so(
 ) -> None:
     monkeypatch.setenv("DATA_PATH", str(folder / "data"))
     command = [*SERVED, "run", str(folder / "train.py"), "--ranks", "8", "--simulate"]
-    done = subprocess.run([*command, "--", "--epochs", "1"], capture_output=True, text=True, timeout=HANG, check=True)
+    done = succeed(*command, "--", "--epochs", "1")
     found = losses(done.stdout, 8)
     assert found.shape == (1, 8)
     np.testing.assert_array_equal(found, found[:, :1].repeat(8, 1))  # averages, which say nothing of the weights
@@ -196,8 +187,7 @@ def test_averaged_gradients_equal_one_device(folder: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DATA_PATH", str(folder / "data"))
 
     def run(*how: str) -> subprocess.CompletedProcess[str]:
-        command = [*SERVED, "run", str(folder / "train_reduced.py"), *how, "--", "--epochs", "2"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
+        return succeed(*SERVED, "run", str(folder / "train_reduced.py"), *how, "--", "--epochs", "2")
 
     alone, together = run("--ranks", "1"), run("--ranks", "8", "--simulate")
     assert (alone.stderr, together.stderr) == ("", "")
@@ -214,11 +204,7 @@ def test_averaged_gradients_equal_one_device(folder: Path, monkeypatch: pytest.M
 
 
 def test_run_sh_leaves_what_each_rank_printed(folder: Path, commands: dict[str, str]) -> None:
-    command = ["sh", str(folder / "run.sh"), "train.py", "--epochs", "1"]
-    done = subprocess.run(
-        command, env={**commands, "RANKS": "2"}, capture_output=True, text=True, timeout=HANG, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed("sh", str(folder / "run.sh"), "train.py", "--epochs", "1", env={**commands, "RANKS": "2"})
     for rank in (0, 1):
         text = (folder / "log_output" / "1" / f"rank.{rank}" / "stdout").read_text()
         assert [line[:2] for line in LINE.findall(text)] == [("1", "20")]

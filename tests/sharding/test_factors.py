@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.sharding.rules import parse_rule
+from tests.errors import error_of
 
 
 def test_matrix_product_reduces_its_inner_factor() -> None:
@@ -47,9 +47,7 @@ def test_equal_rules_are_one_object() -> None:
     ],
 )
 def test_shapes_that_do_not_fit(text: str, shapes: list, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        parse_rule(text, shapes, "MatMul")
-    assert raised.value.message == message
+    assert error_of(parse_rule, text, shapes, "MatMul").message == message
 
 
 def test_a_result_that_sums_what_it_lacks_is_partial_alone():

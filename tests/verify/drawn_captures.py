@@ -7,7 +7,6 @@ with 1 if one differs. Steps that `--captures` has already need no PyTorch.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -19,7 +18,7 @@ from pathlib import Path
 from mspc.commands.verify_capture import CapturedPrograms, programs_of_captures
 from mspc.verify.scale.proof import ScaleProof, prove
 from tests.mutation.processes import forked
-from tests.serving import SERVED
+from tests.serving import SERVED, succeed
 from tests.verify.drawn_plans import drawn
 
 SCRIPT = Path(__file__).with_name("drawn_steps.py")
@@ -39,12 +38,9 @@ AT_ONCE = 8
 
 def capture(script: Path, steps: Sequence[tuple[Path, int, tuple[str, ...]]]) -> None:
     """Capture steps of a script, each (folder, ranks, arguments), in processes that share the import of PyTorch."""
-    from tests.conftest import HANG  # late: steps that are captured already are proved without pytest
 
     words = ["|".join((str(folder), str(ranks), *arguments)) for folder, ranks, arguments in steps]
-    command = [*SERVED, "--torch", "-P", "-c", CAPTURING, str(script), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0, done.stderr
+    succeed(*SERVED, "--torch", "-P", "-c", CAPTURING, str(script), *words)
 
 
 def captured(seeds: Sequence[int], folder: Path) -> None:

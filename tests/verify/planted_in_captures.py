@@ -27,12 +27,8 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TupleType
 from mspc.ops.check_graph import check_graph
-from mspc.ops.collective.collectives import AllGather, ReduceScatter
 from mspc.ops.control.structural import StopGradient, TupleGetItem
 from mspc.ops.op import Op
-from mspc.ops.tensor.moving import Concat, Split, Transpose
-from mspc.ops.tensor.reshape import Cast
-from mspc.ops.tensor.slicing import StridedSlice
 from mspc.readers.pytorch.captured import CapturedStep, read_rank
 from mspc.readers.pytorch.exported_program import ExportedNode, NodeResult, names_in
 from mspc.verify.scale.execution import run_step
@@ -41,6 +37,7 @@ from mspc.verify.scale.rank_kinds import Divided, RankKind, divided, flat, merge
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
 from tests.mutation.processes import forked
+from tests.operators import AllGather, Cast, Concat, ReduceScatter, Split, StridedSlice, Transpose
 from tests.verify.drawn_captures import kept_captures, programs
 from tests.verify.drawn_plans import drawn
 from tests.verify.scale.changes_of_nodes import PLACE, Unusable

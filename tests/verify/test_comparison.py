@@ -16,13 +16,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, TensorType, dtype_of
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.math.arithmetic import Add, Mul, NotEqual, Select, Sub
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.math.reduce import ReduceMax, ReduceMean
-from mspc.ops.nn.activation import Tanh
 from mspc.ops.op import REGISTRY, Op, load_operators
-from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.embedding import Gather
-from mspc.ops.tensor.reshape import Cast, ExpandDims
 from mspc.runtime.comm.local import LocalComm
 from mspc.verify.difference import GROWTH, TOLERANCES, coarsest, compare, floats_of
 from mspc.verify.judged_collectives import collectives
@@ -30,8 +24,8 @@ from mspc.verify.made_inputs import made_inputs
 from mspc.verify.one_device import Movement, OneDevice, added_up, is_exact
 from mspc.verify.random_numbers import wrong_random_numbers
 from tests.compiled_scripts import verify_text
+from tests.operators import Cast, Dropout, ExpandDims, Gather, MatMul, ReduceMax, ReduceMean, Tanh
 
-load_operators()
 LOOP = """
 #IR entry      : @net
 %para1_x: <Tensor[Float32], (2)>

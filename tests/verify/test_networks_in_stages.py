@@ -16,12 +16,12 @@ from mspc.commands.verify import verify_target
 from mspc.compiler.frontend import micro_batches
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
-from mspc.ops.collective.point_to_point import ReceiveFromStage
-from mspc.ops.math.arithmetic import AddN
 from mspc.passes.lib import stage_chunks
 from mspc.passes.lib.stage_chunks import ChunkGraph
 from mspc.passes.lib.stage_programs import OrderedWork
 from tests.compiled_scripts import verify_text
+from tests.errors import failure_of
+from tests.operators import AddN, ReceiveFromStage
 
 SCRIPT = """\
 import numpy as np
@@ -68,10 +68,9 @@ def script(tmp_path: Path) -> Callable[..., str]:
 
 def found(target: str, ranks: int | None = 2, **options: Any) -> ExecutionError:
     """The message on a program that differs."""
-    with pytest.raises(ExecutionError) as caught:
-        verify_target(target, CompileOptions(ranks, loudness=QUIET), 1, **options)
-    assert caught.value.exit_status == 1
-    return caught.value
+    error = failure_of(verify_target, target, CompileOptions(ranks, loudness=QUIET), 1, **options)
+    assert error.exit_status == 1
+    return error
 
 
 @pytest.mark.parametrize(("scheduler", "ranks"), [("1f1b", 2), ("gpipe", 4), ("zero_bubble_h1", 4)])
@@ -153,14 +152,13 @@ def test_a_gradient_that_is_added_twice_is_found(
 
     monkeypatch.setattr(stage_chunks, "_fill", twice)
     file = tmp_path / "rows.json"
-    with pytest.raises(ExecutionError) as caught:
-        verify_target(script(), CompileOptions(2, json=file, loudness=QUIET), 1)
+    error = failure_of(verify_target, script(), CompileOptions(2, json=file, loudness=QUIET), 1)
     rows = json.loads(file.read_text())["values"]
     wrong = {(row["kind"], row["name"], row.get("stage")) for row in rows if not row["same"]}
     gradients = {name for kind, name, _ in wrong if kind == "gradient"}
     assert gradients == {"second.w"}
     assert ("parameter", "second.w", 0) in wrong
-    assert caught.value.notes[0].endswith(" is MatMul, added up over micro-batches, on stage 0")
+    assert error.notes[0].endswith(" is MatMul, added up over micro-batches, on stage 0")
     assert "they part at MatMul, added up over micro-batches, on stage 0, net.py:14" in capsys.readouterr().out
 
 

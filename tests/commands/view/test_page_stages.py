@@ -27,6 +27,7 @@ from mspc.search.plans.alternatives import LARGE
 from mspc.search.solver.elimination import Elimination
 from tests import browser
 from tests.commands.view.reading import QUIET, compiled
+from tests.errors import error_of
 from tests.pipelining.staged_script import HEAD
 
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
@@ -315,10 +316,9 @@ def test_the_command_writes_it(right: Case, tmp_path: Path) -> None:
 def refused(report: Any, graphs: Path, tmp_path: Path) -> str:
     path = tmp_path / "report.json"
     path.write_text(report if isinstance(report, str) else json.dumps(report))
-    with pytest.raises(MspcError) as caught:
-        read_proof(path, read_dump(graphs))
-    assert caught.value.exit_status == 2
-    return caught.value.message.replace(str(path), "report.json")
+    error = error_of(read_proof, path, read_dump(graphs))
+    assert error.exit_status == 2
+    return error.message.replace(str(path), "report.json")
 
 
 def test_what_is_no_report_of_this_compile(right: Case, tmp_path: Path) -> None:

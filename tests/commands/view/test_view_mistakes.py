@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,13 @@ from mspc.commands.report.verbosity import Loudness
 from mspc.commands.view.notebook import View
 from mspc.commands.view.page import BUILT, ViewOptions, facts_of, html_of, view_target
 from mspc.commands.view.stages import machine_facts
-from mspc.ir.diagnostics import CONTROL, MspcError
+from mspc.ir.diagnostics import CONTROL
 from tests import browser
 from tests.commands.view.reading import QUIET, compiled, elements, read_back
-from tests.conftest import HANG
+from tests.errors import error_of
 from tests.offload.test_offload import SCRIPT
 from tests.runtime.planted_hangs import as_pytorch_writes, drawn
+from tests.serving import succeed
 
 NETWORK = """
 import mindspore as ms
@@ -64,11 +64,10 @@ def folder(compile_of_net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def refused(target: str, profile: Path | None = None, **options: Any) -> str:
     """The message with which a target is refused. No page is written."""
     common = CompileOptions(loudness=Loudness(False, True), **options)
-    with pytest.raises(MspcError) as caught:
-        view_target(target, ViewOptions(common, profile=profile, out=Path("page.html")))
-    assert caught.value.exit_status == 2
+    error = error_of(view_target, target, ViewOptions(common, profile=profile, out=Path("page.html")))
+    assert error.exit_status == 2
     assert not Path("page.html").exists()
-    return str(caught.value)
+    return str(error)
 
 
 def execute(folder: Path, rank: int) -> Path:
@@ -222,9 +221,7 @@ def test_the_built_code_is_that_of_the_sources() -> None:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node for the tests of the page's code")
 def test_the_pages_code_does_what_its_tests_ask() -> None:
-    command = ["node", "--test", *map(str, sorted((BUILT.parent / "tests").glob("*.test.mjs")))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
-    assert done.returncode == 0, done.stdout
+    succeed("node", "--test", *map(str, sorted((BUILT.parent / "tests").glob("*.test.mjs"))))
 
 
 @pytest.mark.parametrize(

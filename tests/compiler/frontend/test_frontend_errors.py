@@ -21,6 +21,7 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.common.gradient import grad, value_and_grad
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
+from tests.errors import error_of
 
 CASES: list[tuple[Callable[..., Any], str, str]] = []
 OUTSIDE = [1, 2]
@@ -328,9 +329,7 @@ def test_mistake_is_named_at_its_place(
     function: Callable[..., Any], carets: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(statements, "MAX_TURNS", 300)  # a loop without end takes as long as this is large
-    with pytest.raises(MspcError) as caught:
-        trace(function, [X], script_folder=HERE)
-    error = caught.value
+    error = error_of(trace, function, [X], script_folder=HERE)
     where = error.location
     assert error.message == message
     assert where is not None
@@ -375,9 +374,7 @@ def test_independent_mistakes_come_together() -> None:
 
 
 def test_guess_is_offered() -> None:
-    with pytest.raises(MspcError) as caught:
-        trace(unknown_tensor_attribute, [X])
-    assert caught.value.notes == ("did you mean 'shape'?",)
+    assert error_of(trace, unknown_tensor_attribute, [X]).notes == ("did you mean 'shape'?",)
 
 
 def test_two_parameters_of_one_name_are_refused() -> None:

@@ -15,10 +15,10 @@ import mspc
 from mspc import Tensor, ops
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.compare import difference
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.op import REGISTRY
+from tests.errors import error_of
 from tests.shares import share_of
 
 OFTEN = settings(max_examples=share_of(120), deadline=None, suppress_health_check=list(HealthCheck))
@@ -196,9 +196,7 @@ def test_assigning_through_masks_of_the_graph(before: Any, behind: Any, value: A
     (lambda x, m: x[0, 0, 0], "3 indices for a tensor of 2 dimensions, whose shape is (2, 3)"),
 ])  # fmt: skip
 def test_what_no_index_is(use: Any, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        trace(use, [Tensor(np.zeros((2, 3))), Tensor(MASK)])
-    assert raised.value.message == message
+    assert error_of(trace, use, [Tensor(np.zeros((2, 3))), Tensor(MASK)]).message == message
 
 
 def assign_too_much(x: Any, m: Any) -> Any:
@@ -231,9 +229,7 @@ def assign_outside(x: Any, m: Any) -> Any:
     (assign_outside, "'x' belongs to an enclosing scope, whose elements cannot be assigned here"),
 ])  # fmt: skip
 def test_what_cannot_be_assigned(use: Any, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        trace(use, [Tensor(np.zeros((2, 3))), Tensor(MASK)])
-    assert raised.value.message == message
+    assert error_of(trace, use, [Tensor(np.zeros((2, 3))), Tensor(MASK)]).message == message
 
 
 def test_texts_of_assigned_boxes_are_read_again() -> None:
@@ -257,6 +253,5 @@ def test_places_of_what_is_not_zero_are_those_of_known_tensors() -> None:
 
     x = np.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(compiled(chosen, [Tensor(x)]), [1.0, 3.0, 5.0])
-    with pytest.raises(MspcError) as raised:
-        trace(ops.nonzero, [Tensor(x)])
-    assert raised.value.message == "nonzero(): how many elements it gives is only known at run time"
+    error = error_of(trace, ops.nonzero, [Tensor(x)])
+    assert error.message == "nonzero(): how many elements it gives is only known at run time"

@@ -20,6 +20,7 @@ from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, INT64, TensorType
+from tests.errors import error_of
 
 X = TensorType(FLOAT32, (2, 4))
 
@@ -84,9 +85,7 @@ def module(tmp_path: Path) -> Iterator[ModuleType]:
 
 
 def test_columns_count_characters(module: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as caught:
-        trace(module.ODD_LETTERS, [X], script_folder=str(tmp_path))
-    where = caught.value.location
+    where = error_of(trace, module.ODD_LETTERS, [X], script_folder=str(tmp_path)).location
     assert where is not None
     assert where.file == "odd.py"
     assert where.text[where.column - 1 : where.end_column - 1] == "undefined"

@@ -10,8 +10,8 @@ import pytest
 import mspc
 from mspc import ops
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32
+from tests.errors import error_of
 
 CASES: list[tuple[Callable[..., Any], str, str, str]] = []
 
@@ -238,9 +238,7 @@ def mistake_inside_of_a_loop(x):
 
 @pytest.mark.parametrize(("function", "carets", "message", "note"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_a_mistake_is_named_at_its_place(function: Callable[..., Any], carets: str, message: str, note: str) -> None:
-    with pytest.raises(MspcError) as caught:
-        trace(function, [((2,), FLOAT32)])
-    error = caught.value
+    error = error_of(trace, function, [((2,), FLOAT32)])
     assert error.message == message
     place = error.frames[0]
     assert place.text[place.column - 1 : place.end_column - 1] == carets

@@ -17,7 +17,8 @@ from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_host
 from mspc.engine.ranks.launcher import EndedJob, failed_rank, find_mpirun, lost_host, mpirun_command
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.cpu.blocks import thread_count
-from tests.conftest import HANG
+from tests.errors import error_of
+from tests.serving import HANG
 from tests.serving.client import SERVER
 
 KILLED = b"prterun noticed that process rank 1 with PID 7 on node a exited on signal 9 (Killed).\n"
@@ -117,9 +118,7 @@ def test_a_host_file(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("own_folder")
 def test_damaged_host_files(text: str, message: str) -> None:
     Path("hosts").write_text(text, encoding="utf-8")
-    with pytest.raises(MspcError) as found:
-        read_host_file(Path("hosts"))
-    assert message in str(found.value)
+    assert message in str(error_of(read_host_file, Path("hosts")))
 
 
 def test_hosts_of_a_list() -> None:
@@ -159,9 +158,7 @@ def test_rank_tables(tmp_path: Path) -> None:
 def test_damaged_rank_tables(content: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(MspcError) as found:
-        read_rank_table(path)
-    assert f"the rank table {str(path)!r} {message}" in str(found.value)
+    assert f"the rank table {str(path)!r} {message}" in str(error_of(read_rank_table, path))
 
 
 @pytest.mark.parametrize(("content", "message"), [
@@ -173,9 +170,7 @@ def test_damaged_rank_tables(content: Any, message: str, tmp_path: Path) -> None
 def test_rank_tables_that_are_none(content: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     os.mkfifo(path) if content is None else path.write_bytes(content)
-    with pytest.raises(MspcError) as found:
-        read_rank_table(path)
-    assert found.value.message.startswith(message.format(str(path)))
+    assert error_of(read_rank_table, path).message.startswith(message.format(str(path)))
 
 
 def test_mpirun_gets_ranks_host_by_host() -> None:

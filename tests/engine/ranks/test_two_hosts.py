@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from mspc.engine.ranks.launcher import mpirun_environment
-from tests.conftest import HANG
 from tests.printed_lines import lines_until
+from tests.serving import HANG, succeed
 
 RANKS = 4
 SCRIPT = """
@@ -164,10 +164,9 @@ def test_ranks_on_two_hosts_equal_one_device_and_a_host_that_goes_away_is_named(
         while subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=True).stdout.split():
             assert time.monotonic() < limit
             time.sleep(0.1)
-    alone = subprocess.run(
-        [sys.executable, "-m", "mspc", "run", "train.py", "--", "4", "0"], cwd=two_hosts.folder, capture_output=True,
-        text=True, check=True, timeout=HANG,
-    )  # fmt: skip
+    alone = succeed(
+        sys.executable, "-m", "mspc", "run", "train.py", "--", "4", "0", cwd=two_hosts.folder
+    )
     expected = [float(line.split()[2]) for line in alone.stdout.splitlines()]
     assert len(expected) == 4
     assert expected[-1] < expected[0]

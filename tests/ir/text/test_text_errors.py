@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,9 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module
 from mspc.ir.text.source_text import Malformed
 from tests.dumps import module_difference
+from tests.errors import error_of
 from tests.ir.graphs import OPERATORS, SMALL_TEXT
+from tests.serving import succeed
 
 EXPECTED = [
     ("%para2_net.w)", "%99)", "net.ir:14:31: error: unknown value %99"),
@@ -64,9 +65,8 @@ EXPECTED = [
 @pytest.mark.parametrize(("good", "bad", "message"), EXPECTED, ids=[message for _, _, message in EXPECTED])
 def test_message_names_place_and_mistake(good: str, bad: str, message: str) -> None:
     assert SMALL_TEXT.count(good) >= 1
-    with pytest.raises(MspcError) as caught:
-        parse(SMALL_TEXT.replace(good, bad, 1), OPERATORS, "net.ir")
-    shown = [line for line in str(caught.value).split("\n") if not line.startswith("    ")]
+    error = error_of(parse, SMALL_TEXT.replace(good, bad, 1), OPERATORS, "net.ir")
+    shown = [line for line in str(error).split("\n") if not line.startswith("    ")]
     assert "\n".join(shown) == message
 
 
@@ -162,11 +162,10 @@ def one(attribute: str = "", parameter: str = "", groups: str = "", type: str = 
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(MspcError) as raised:
-        parse(text, OPERATORS, "net.ir")
-    assert raised.value.exit_status == 2
-    assert raised.value.location is not None
-    return raised.value.message
+    error = error_of(parse, text, OPERATORS, "net.ir")
+    assert error.exit_status == 2
+    assert error.location is not None
+    return error.message
 
 
 @pytest.mark.parametrize("depth", [33, 400, 20000])
@@ -338,5 +337,5 @@ def test_a_compile_needs_no_grammar(root: Path, tmp_path: Path, for_gpu: bool) -
         f" out=Path({str(tmp_path / 'out')!r})));"
         "print(grammar.cache_info().currsize, sorted({'networkx', 'rich', 'mpi4py'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", compile_it], capture_output=True, text=True, check=True)
+    done = succeed(sys.executable, "-c", compile_it)
     assert done.stdout.splitlines()[-1] == "0 []"

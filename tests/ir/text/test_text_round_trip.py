@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -37,9 +36,11 @@ from mspc.ir.types import (
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY, load_operators
 from tests.conftest import ROOT
+from tests.errors import error_of
 from tests.ir.graphs import OPERATORS, SMALL_TEXT, graphs, programs, small_graph
 from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.text.test_text_errors import mutated
+from tests.serving import succeed
 from tests.shares import share_of
 
 
@@ -174,8 +175,7 @@ def test_text_does_not_depend_on_the_hash_seed(root: Path) -> None:
     )
     for seed in ("1", "2"):
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=root)
+        done = succeed(sys.executable, "-c", program, env=environment, cwd=root)
         assert done.stdout == SMALL_TEXT
 
 
@@ -187,8 +187,6 @@ def test_difference_names_what_differs() -> None:
     other.nodes[0].instance = "product"
     assert difference(small_graph(), other) == "%0 Product 'matmul': instance is matmul and product"
 
-
-load_operators()
 
 REFUSED = [
     ("@while_1_condition, @while_1_body}", "@while_1_conditions, @while_1_body}",
@@ -288,9 +286,8 @@ def test_the_examples_of_the_documentation_read_back_equal() -> None:
 @pytest.mark.parametrize(("good", "bad", "message"), REFUSED, ids=[message for _, _, message in REFUSED])
 def test_message_names_what_is_wrong_at_a_border(good: str, bad: str, message: str) -> None:
     assert LOOP.count(good) >= 1
-    with pytest.raises(MspcError) as caught:
-        read(LOOP.replace(good, bad, 1))
-    shown = [line for line in str(caught.value).split("\n") if not line.startswith("    ")]
+    error = error_of(read, LOOP.replace(good, bad, 1))
+    shown = [line for line in str(error).split("\n") if not line.startswith("    ")]
     assert "\n".join(shown) == message
 
 
@@ -302,9 +299,7 @@ def test_what_does_not_fit_a_node_is_refused(good: str, bad: str, message: str) 
         begin, end = text.index("%para4_turn:"), text.index("%para8_turn:")
         text = renumbered(text[:begin] + text[end:])
     graph = read(text + (MORE if "@more" in bad else ""))
-    with pytest.raises(MspcError) as caught:
-        check_graph(graph)
-    assert caught.value.message == message
+    assert error_of(check_graph, graph).message == message
 
 
 def renumbered(text: str) -> str:

@@ -24,6 +24,7 @@ from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.mindspore_api.ops.method_table import method_names
 from mspc.mindspore_api.rooms import PUBLIC
+from tests.errors import error_of
 
 X = Tensor(np.ones((8, 4), np.float32))
 INTEGERS = Tensor(np.ones((8, 4), np.int32))
@@ -114,11 +115,10 @@ IN_CONSTRUCT: list[tuple[type[Exception], Callable[..., Any]]] = [
 
 @pytest.mark.parametrize(("kind", "form"), IN_CONSTRUCT)
 def test_mistakes_in_construct(kind: type[Exception], form: Callable[..., Any]) -> None:
-    with pytest.raises(MspcError) as caught:
-        compile_call(Net(form), [X], Config(mode="semi_auto_parallel"))
-    assert caught.value.kind is kind
-    assert isinstance(caught.value, kind)
-    assert caught.value.location is not None
+    error = error_of(compile_call, Net(form), [X], Config(mode="semi_auto_parallel"))
+    assert error.kind is kind
+    assert isinstance(error, kind)
+    assert error.location is not None
 
 
 OUTSIDE: list[tuple[type[Exception], Callable[[], Any]]] = [
@@ -142,9 +142,7 @@ OUTSIDE: list[tuple[type[Exception], Callable[[], Any]]] = [
 
 @pytest.mark.parametrize(("kind", "call"), OUTSIDE)
 def test_mistakes_outside(kind: type[Exception], call: Callable[[], Any]) -> None:
-    with pytest.raises(MspcError) as caught:
-        call()
-    assert caught.value.kind is kind
+    assert error_of(call).kind is kind
 
 
 def two_mistakes(net: Any, x: Any) -> Any:
@@ -339,9 +337,8 @@ def public_callables() -> dict[int, tuple[str, Any]]:
 
 def refused(name: str, made: Any, *args: Any, **kwargs: Any) -> str:
     """The message of a call that cannot be, which names what was called."""
-    with pytest.raises(MspcError) as raised:
-        made(*args, **kwargs)
-    said = " ".join([raised.value.message, *raised.value.notes])
+    error = error_of(made, *args, **kwargs)
+    said = " ".join([error.message, *error.notes])
     names = {name, getattr(made, "__name__", name), getattr(made, "name", name)}
     assert any(str(each) in said for each in names), (name, args, kwargs, said)
     return said
@@ -426,9 +423,7 @@ def is_cell(found: Any) -> bool:
     (lambda: BAD_X.reshape_as(5), "Tensor.reshape_as(): other must be a tensor, not 5"),
 ])  # fmt: skip
 def test_messages(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        call()
-    assert raised.value.message == message
+    assert error_of(call).message == message
 
 
 DEPTH = 1100

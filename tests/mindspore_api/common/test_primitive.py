@@ -14,9 +14,9 @@ import pytest
 import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.ops.primitive import Primitive
 from mspc.ops.primitive import _primexpr, constexpr
+from tests.errors import error_of
 
 layout = ms.Layout((2, 2, 2), ("dp", "sp", "mp"))
 
@@ -154,9 +154,7 @@ def test_a_morph_is_cut_as_a_function_is() -> None:
     (lambda: trace(lambda x: made(x), [ONES]), "table() takes only values known at compile time, not tensors"),
 ])  # fmt: skip
 def test_messages(call: Any, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        call()
-    assert raised.value.message == message
+    assert error_of(call).message == message
 
 
 def test_primexpr_is_called_at_compile_time_too() -> None:

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import math
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -25,6 +24,7 @@ from mspc.mindspore_api.index.module import defined_in, modules_in, names_of, sa
 from mspc.mindspore_api.index.table import IndexRow, module_of, rows_of
 from mspc.mindspore_api.rooms import ROOMS
 from tests.aliases import uninstall
+from tests.serving import run_process, succeed
 from tests.shares import PARTS, share_of
 from tests.test_omissions import excepted
 
@@ -260,7 +260,7 @@ def test_import_mspc_loads_no_numpy():
         "import sys, mspc, mspc.mindspore_api.index.module; from mspc import mint, nn, train; "
         "[dir(each) for each in (mspc, nn, mint, train)]; print('numpy' in sys.modules)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = succeed(sys.executable, "-c", code)
     assert found.stdout == "False\n"
 
 
@@ -271,8 +271,7 @@ def test_an_old_folder_without_code_hides_no_module(tmp_path):
         "import os, mspc; mspc.__path__.append(os.getcwd()); os.makedirs('nn/__pycache__'); import mspc.nn as nn;"
         "print(nn.Dense.__module__)"
     )
-    command = [sys.executable, "-c", code]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    found = succeed(sys.executable, "-c", code, cwd=tmp_path)
     assert found.stdout == "mspc.mindspore_api.nn.basic\n"
 
 
@@ -325,7 +324,7 @@ def test_a_module_that_was_imported_hides_no_function() -> None:
     """Both stand in files of their names."""
     code = "from mspc import common, parallel, recompute; import mspc.mindspore_api.parallel.layout as there; "
     code += "print(common.recompute is recompute, parallel.shard.__name__)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = succeed(sys.executable, "-c", code)
     assert found.stdout == "True shard\n"
 
 
@@ -338,7 +337,7 @@ def test_every_public_name_is_there_and_has_a_docstring(package: object) -> None
 
 def test_looking_for_a_name_imports_its_module_only() -> None:
     code = "import sys; from mspc import nn; nn.ReLU; print('mspc.mindspore_api.nn.loss' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = succeed(sys.executable, "-c", code)
     assert found.stdout == "False\n"
 
 
@@ -428,8 +427,7 @@ def test_every_module_imports_alone(before):
     """Each in a process where nothing was asked for but the packages that it lies in, and what imports none of it: all
     packages, and a share of the modules in them."""
     parts = {"statement": 4, "attribute": PARTS, "network": 1}[before] if share_of(PARTS) == 1 else 1
-    command = [sys.executable, "-c", WALK, before, str(parts)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_process(sys.executable, "-c", WALK, before, str(parts))
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 

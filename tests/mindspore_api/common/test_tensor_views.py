@@ -10,8 +10,8 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, mint, nn, ops
-from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.ops.method_table import method_names
+from tests.errors import error_of
 
 START = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
@@ -303,10 +303,9 @@ def test_the_result_keeps_the_type_and_calls_follow_each_other() -> None:
 
 
 def test_a_value_of_a_network_has_no_place() -> None:
-    with pytest.raises(MspcError) as caught:
-        OfAValue()(WIDE)
-    assert caught.value.message == "Assign overwrites a parameter, and its first operand is a computed value"
-    assert caught.value.notes == (
+    error = error_of(lambda: OfAValue()(WIDE))
+    assert error.message == "Assign overwrites a parameter, and its first operand is a computed value"
+    assert error.notes == (
         "a value has no place: give the result a name, as in x = x.add(1) instead of x.add_(1)",
     )
 

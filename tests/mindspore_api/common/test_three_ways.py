@@ -5,7 +5,6 @@ results and messages. tests/oracle/test_judges.py does the same for every functi
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 from collections.abc import Callable, Generator
 from typing import Any
@@ -18,10 +17,11 @@ import mspc as ms
 import mspc.numpy as mnp
 from mspc import mint
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.ops.method_table import find_method, method_names
+from tests.errors import error_of
+from tests.serving import run_process
 
 GENERATOR = np.random.default_rng(3)
 X = Tensor(GENERATOR.random((2, 4), np.float32) + 0.1)
@@ -241,15 +241,13 @@ def test_forms_of_calls_agree(call: Callable[..., Any]) -> None:
     ],
 )
 def test_mistakes_are_told_in_the_same_words(call: Callable[..., Any], message: str) -> None:
-    with pytest.raises(MspcError) as outside:
-        call(X)
-    with pytest.raises(MspcError) as inside:
-        trace(call, [X])
-    assert outside.value.message == inside.value.message == message
-    assert inside.value.kind is not None
-    assert issubclass(inside.value.kind, TypeError | ValueError)
-    assert outside.value.location is not None
-    assert outside.value.location.file.endswith("test_three_ways.py")
+    error = error_of(call, X)
+    error = error_of(trace, call, [X])
+    assert error.message == error.message == message
+    assert error.kind is not None
+    assert issubclass(error.kind, TypeError | ValueError)
+    assert error.location is not None
+    assert error.location.file.endswith("test_three_ways.py")
 
 
 def test_a_parameter_and_a_constant_have_the_methods_too() -> None:
@@ -312,7 +310,7 @@ def test_a_new_operator_has_its_function_and_its_method_from_a_row(tmp_path: Any
     (tmp_path / "new.py").write_text(NEW)
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "ops-new.txt").write_text("scaled scale_it .scaled = Scaled\n")
-    done = subprocess.run([sys.executable, "new.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_process(sys.executable, "new.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "3.0 3.5 2.0\n8.5 2.5\n"), done.stderr
 
 
@@ -355,5 +353,5 @@ def test_a_new_function_is_found_by_its_row_and_a_new_cell_in_its_file(tmp_path:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_process(sys.executable, "script.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "0.25 0.5 1.25\nTrue True True\n"), done.stderr

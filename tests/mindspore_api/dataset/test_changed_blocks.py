@@ -11,7 +11,7 @@ import pytest
 import mspc as ms
 from mspc import dataset as ds
 from mspc.dataset import transforms, vision
-from mspc.ir.diagnostics import MspcError
+from tests.errors import error_of
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (150, 6, 5, 3)).astype(np.uint8)
 TO_FLOAT = [vision.Rescale(1 / 255, 0.0), vision.Normalize((0.4, 0.5, 0.6), (0.2, 0.2, 0.3)), vision.HWC2CHW()]
@@ -49,6 +49,5 @@ def test_rows_of_other_shapes_are_put_together() -> None:
     given = [row[0].shape for row in rows.create_tuple_iterator(output_numpy=True, num_epochs=1)]
     assert given == [(8, 8, 3)] * 5 + [(16, 8, 3)] * 5
     assert next(iter(rows.batch(5)))[0].shape == (5, 8, 8, 3)
-    with pytest.raises(MspcError) as caught:
-        list(rows.batch(10))
-    assert caught.value.message == "batch: rows of column 'x' have different shapes: (8, 8, 3), (16, 8, 3)"
+    error = error_of(list, rows.batch(10))
+    assert error.message == "batch: rows of column 'x' have different shapes: (8, 8, 3), (16, 8, 3)"

@@ -15,6 +15,7 @@ from mspc import dataset as ds
 from mspc.dataset import vision
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.dataset.images import read_idx
+from tests.errors import error_of
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow")
 PIXELS = 3072
@@ -54,10 +55,9 @@ def test_cifar100_has_two_labels(tmp_path: Path) -> None:
 def test_files_of_cifar_that_cannot_be(tmp_path: Path, make: Callable[[Path], Any], message: str) -> None:
     file = tmp_path / "data_batch_1.bin"
     make(file)
-    with pytest.raises(MspcError) as caught:
-        ds.Cifar10Dataset(str(tmp_path), "train")
+    error = error_of(ds.Cifar10Dataset, str(tmp_path), "train")
     shown = str(file if file.exists() else tmp_path)
-    assert caught.value.message.startswith(message.replace("{f!r}", repr(shown)))
+    assert error.message.startswith(message.replace("{f!r}", repr(shown)))
 
 
 @pytest.mark.parametrize("cls", [ds.MnistDataset, ds.Cifar10Dataset, ds.Cifar100Dataset, ds.ImageFolderDataset])
@@ -120,15 +120,13 @@ def test_a_damaged_image_is_named_with_its_file(folder: Path) -> None:
     file = folder / "dog" / "b.png"
     file.write_bytes(encoded((1, 2, 3), (300, 300))[:-200])
     rows = ds.ImageFolderDataset(str(folder), shuffle=False).map(vision.Decode(), "image")
-    with pytest.raises(MspcError) as caught:
-        list(rows)
-    assert caught.value.message.startswith(f"map: Decode fails at row 3, of {str(file)!r}: Decode: cannot decode the")
-    assert caught.value.location is not None
-    assert "vision.Decode()" in caught.value.location.text
-    with pytest.raises(MspcError) as caught:
-        list(ds.ImageFolderDataset(str(folder), decode=True))
-    assert caught.value.message.startswith("ImageFolderDataset: cannot decode the image: ")
-    assert caught.value.message.endswith(f": {str(file)!r}")
+    error = error_of(list, rows)
+    assert error.message.startswith(f"map: Decode fails at row 3, of {str(file)!r}: Decode: cannot decode the")
+    assert error.location is not None
+    assert "vision.Decode()" in error.location.text
+    error = error_of(list, ds.ImageFolderDataset(str(folder), decode=True))
+    assert error.message.startswith("ImageFolderDataset: cannot decode the image: ")
+    assert error.message.endswith(f": {str(file)!r}")
     file.write_text("these are no pixels")
     with pytest.raises(MspcError, match="Decode: these 19 bytes are no image of a known format"):
         list(rows)

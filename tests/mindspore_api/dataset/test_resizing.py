@@ -12,8 +12,8 @@ import mspc
 from mspc import dataset as ds
 from mspc.dataset import transforms, vision
 from mspc.dataset.vision import Inter
-from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
+from tests.errors import error_of
 
 IMAGE = (np.arange(20).reshape(5, 4) ** 2 * 7 % 256).astype(np.uint8)
 SMALLER = {
@@ -102,9 +102,7 @@ def test_images_without_channels() -> None:
     ],
 )
 def test_shapes_that_do_not_fit_are_told_as_before(operation: Any, shape: tuple[int, ...], message: str) -> None:
-    with pytest.raises(MspcError) as caught:
-        operation(np.zeros(shape, np.uint8))
-    assert caught.value.message == message
+    assert error_of(operation, np.zeros(shape, np.uint8)).message == message
 
 
 BAD_IMAGE = np.zeros((8, 6, 3), np.uint8)

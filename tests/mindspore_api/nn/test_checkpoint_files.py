@@ -16,6 +16,7 @@ from mspc.ir.files.tensors import CODES
 from mspc.ir.types import DTYPES, dtype_of
 from mspc.mindspore_api import call_handler
 from mspc.train import Callback, ModelCheckpoint
+from tests.errors import error_of
 from tests.mindspore_api.nn.test_train import Losses, data, model
 
 
@@ -57,9 +58,7 @@ HEADERS = {
 def test_a_damaged_header_is_explained(header: str, tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(8))
-    with pytest.raises(MspcError) as raised:
-        ms.load_checkpoint(str(path))
-    assert raised.value.message == f"{path} is no safetensors file: {HEADERS[header]}"
+    assert error_of(ms.load_checkpoint, str(path)).message == f"{path} is no safetensors file: {HEADERS[header]}"
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 20])
@@ -84,10 +83,9 @@ NAMES = {
 def test_a_checkpoint_that_cannot_be_written(name: str, own_folder: Path) -> None:
     Path("file").write_text("")
     Path("folder.ckpt").mkdir()
-    with pytest.raises(MspcError) as raised:
-        ms.save_checkpoint({"x": Tensor([1.0])}, name)
-    assert raised.value.message.startswith("save_checkpoint: cannot write ")
-    assert raised.value.message.endswith(f": {NAMES[name]}")
+    error = error_of(ms.save_checkpoint, {"x": Tensor([1.0])}, name)
+    assert error.message.startswith("save_checkpoint: cannot write ")
+    assert error.message.endswith(f": {NAMES[name]}")
     with pytest.raises(MspcError):
         ms.load_checkpoint(name)
     assert sorted(p.name for p in own_folder.iterdir()) == ["file", "folder.ckpt"]
@@ -145,9 +143,8 @@ def test_a_checkpoint_that_cannot_be_is_refused_before_the_first_step(
     Path("file").write_text("")
     call_handler.install(Losses())
     steps = Steps()
-    with pytest.raises(MspcError) as raised:
-        model()[1].train(1, data(3), [ModelCheckpoint(prefix, directory), steps])
-    assert (raised.value.message, steps.count) == (f"ModelCheckpoint: {message}", 0)
+    error = error_of(lambda: model()[1].train(1, data(3), [ModelCheckpoint(prefix, directory), steps]))
+    assert (error.message, steps.count) == (f"ModelCheckpoint: {message}", 0)
 
 
 def test_a_read_only_directory_is_refused_before_the_first_step(
@@ -156,9 +153,7 @@ def test_a_read_only_directory_is_refused_before_the_first_step(
     call_handler.install(Losses())
     monkeypatch.setattr("os.access", lambda *_, **__: False)
     steps = Steps()
-    with pytest.raises(MspcError) as raised:
-        model()[1].train(1, data(3), [ModelCheckpoint("CKP", tmp_path), steps])
-    assert raised.value.message == (
+    assert error_of(lambda: model()[1].train(1, data(3), [ModelCheckpoint("CKP", tmp_path), steps])).message == (
         f"ModelCheckpoint: cannot write {tmp_path}/CKP-1_3.safetensors: the folder '{tmp_path}' is read-only"
     )
     assert steps.count == 0

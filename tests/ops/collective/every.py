@@ -25,10 +25,9 @@ from mspc.ops.collective.collectives import (
     Reduce,
     ReduceScatter,
 )
-from mspc.ops.collective.point_to_point import Barrier, Receive, ReceiveFromStage, Send, SendToStage
-from mspc.ops.control.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
+from tests.operators import Barrier, Receive, ReceiveFromStage, Send, SendToStage, TupleGetItem
 
 Array = np.ndarray
 TYPES = ("Float32", "Float16", "BFloat16", "Int32")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,17 +33,15 @@ from mspc.ops.collective.collectives import (
     Reduce,
     ReduceScatter,
 )
-from mspc.ops.collective.exchange import Exchange, NeighborExchangeV2, PasteSlices
-from mspc.ops.collective.point_to_point import Barrier, Receive, Send
-from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.op import REGISTRY, Op, RankPlacement, has_kernel, load_operators
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from mspc.sharding.groups import group_name, string_hash
-from tests.conftest import HANG
+from tests.errors import error_of
+from tests.operators import Barrier, Exchange, FetchRows, NeighborExchangeV2, PasteSlices, Receive, Send, SendRows
 from tests.ops.collective.every import check_all
 from tests.runtime.gpu.fake_gpu import FakeDevice, fake, fake_move
-from tests.serving import SERVED
+from tests.serving import SERVED, succeed
 from tests.shares import is_taken
 
 X = TensorType(FLOAT32, (8, 12))
@@ -138,9 +135,8 @@ def test_ids_of_an_exchange_are_ranks() -> None:
         ("send_rank_ids", NeighborExchange((1.0,))),  # type: ignore[arg-type]  # that is the mistake
         ("recv_rank_ids", NeighborExchange((), (True,), ((2,),))),
     ):
-        with pytest.raises(MspcError) as caught:
-            op.infer(*[X] * len(op.send_rank_ids))
-        assert caught.value.message == f"NeighborExchange: {field} must be a list of ranks, not {getattr(op, field)}"
+        error = error_of(op.infer, *[X] * len(op.send_rank_ids))
+        assert error.message == f"NeighborExchange: {field} must be a list of ranks, not {getattr(op, field)}"
 
 
 @pytest.mark.parametrize("op", [AllReduce(), AllGather(), AlltoAll(), NeighborExchange(), Send(), Barrier()])
@@ -202,32 +198,27 @@ ERRORS = [
 
 @pytest.mark.parametrize(("op", "message"), ERRORS)
 def test_operands_that_do_not_fit(op: Any, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        op.with_ranks(range(5)).infer(X)
-    assert raised.value.message == message
+    assert error_of(lambda: op.with_ranks(range(5)).infer(X)).message == message
 
 
 def test_a_group_without_ranks_is_refused() -> None:
-    with pytest.raises(MspcError) as raised:
-        AllGather("team").infer(X)
-    assert raised.value.message == "AllGather: the ranks of group 'team' are not known here"
-    assert raised.value.notes == (
+    error = error_of(lambda: AllGather("team").infer(X))
+    assert error.message == "AllGather: the ranks of group 'team' are not known here"
+    assert error.notes == (
         "call init() before the network is built, and create_group() for a group of your own",
     )
 
 
 def test_two_operands_are_refused() -> None:
-    with pytest.raises(MspcError) as raised:
-        AllGather().with_ranks((0, 1)).infer(X, X)
-    assert raised.value.message == f"AllGather takes one tensor, not {X}, {X}"
+    error = error_of(lambda: AllGather().with_ranks((0, 1)).infer(X, X))
+    assert error.message == f"AllGather takes one tensor, not {X}, {X}"
 
 
 def test_an_allreduce_of_several_tensors_wants_one_element_type() -> None:
     op = AllReduce().with_ranks((0, 1))
     assert op.infer(X, X) == TupleType((X, X))
-    with pytest.raises(MspcError) as raised:
-        op.infer(X, TensorType(INT32, (4,)))
-    assert raised.value.message == f"AllReduce: {X.dtype}, Int32 cannot travel together"
+    error = error_of(op.infer, X, TensorType(INT32, (4,)))
+    assert error.message == f"AllReduce: {X.dtype}, Int32 cannot travel together"
 
 
 @pytest.mark.parametrize("op", [AllReduce(), Redistribute(), PasteSlices()])
@@ -259,9 +250,8 @@ def gradient_op(op: Op, shape: tuple[int, ...]) -> Node:
 
 
 def test_a_scatter_of_a_maximum_has_no_gradient() -> None:
-    with pytest.raises(MspcError) as raised:
-        gradient_op(ReduceScatter("max").with_ranks((0, 1)), (4, 2))
-    assert raised.value.message == "ReduceScatter has no gradient for op 'max'"
+    error = error_of(gradient_op, ReduceScatter("max").with_ranks((0, 1)), (4, 2))
+    assert error.message == "ReduceScatter has no gradient for op 'max'"
 
 
 def test_local_slice_becomes_a_strided_slice() -> None:
@@ -363,9 +353,7 @@ def test_paste_slices() -> None:
     ],
 )
 def test_pieces_that_do_not_fit(op: PasteSlices, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        op.infer(X)
-    assert raised.value.message == message
+    assert error_of(op.infer, X).message == message
 
 
 @pytest.mark.parametrize(("sends", "receives", "block", "message"), [
@@ -378,9 +366,7 @@ def test_pieces_that_do_not_fit(op: PasteSlices, message: str) -> None:
 ])  # fmt: skip
 def test_sizes_of_pieces_that_do_not_fit(sends: Any, receives: Any, block: int, message: str) -> None:
     op, _ = AlltoAllV(block_size=block).with_ranks((0, 1)).call("x", sends, receives)
-    with pytest.raises(MspcError) as raised:
-        op.infer(TensorType(FLOAT32, (4,)))
-    assert raised.value.message == message
+    assert error_of(op.infer, TensorType(FLOAT32, (4,))).message == message
 
 
 SQUARE = """
@@ -468,10 +454,9 @@ def test_a_side_from_which_nothing_comes_stays_as_it_is() -> None:
     ],
 )  # fmt: skip
 def test_what_is_refused(fields: dict[str, Any], kind: type[Exception] | None, message: str) -> None:
-    with pytest.raises(MspcError) as refused:
-        NeighborExchangeV2(**(GIVEN | fields)).infer(HALO_X)
-    assert refused.value.message == f"NeighborExchangeV2: {message}"
-    assert refused.value.kind is kind
+    error = error_of(lambda: NeighborExchangeV2(**(GIVEN | fields)).infer(HALO_X))
+    assert error.message == f"NeighborExchangeV2: {message}"
+    assert error.kind is kind
 
 
 def test_it_takes_one_tensor_of_four_dimensions() -> None:
@@ -554,9 +539,7 @@ def test_halves_add_up_in_float32() -> None:
     ],
 )
 def test_operands_that_do_not_fit_are_refused(op: Any, types: Any, message: str) -> None:
-    with pytest.raises(MspcError) as refused:
-        op.infer(*types)
-    assert message in str(refused.value)
+    assert message in str(error_of(op.infer, *types))
 
 
 class Late(FakeDevice):
@@ -625,9 +608,5 @@ def test_what_scripts_call_on_simulated_ranks(program: str, ranks: int, capsys: 
 def test_everything_under_mpi(root: Path) -> None:
     command = [find_mpirun(), "-n", "4", "--oversubscribe", "--bind-to", "none", *SERVED, "run"]
     environment = mpirun_environment() | {"PYTHONPATH": str(root)}
-    done = subprocess.run(
-        [*command, str(HERE / "public_program.py"), "--", "every"],
-        env=environment, capture_output=True, text=True, timeout=HANG, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = succeed(*command, str(HERE / "public_program.py"), "--", "every", env=environment)
     assert sorted(done.stdout.splitlines()) == sorted(2 * [f"rank {rank} is right" for rank in range(4)])

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.convolution import convolve as products
 from mspc.ops.convolution.pooling import AvgPool3D, MaxPool, MaxPool3D, MaxPoolGrad
 from mspc.ops.convolution.window import Window
+from tests.errors import error_of
 from tests.ops.backend import BACKEND
 
 Case = tuple[int, int, tuple[int, ...], int, int, int, tuple[Window, ...]]
@@ -144,9 +144,7 @@ def test_three_dimensions_take_more_padding_on_one_side_than_half_a_window() -> 
 
 def test_windows_hold_more_than_padding() -> None:
     pool = MaxPool3D(kernel_size=4, strides=5, pad_mode="pad", pad=(0, 0, 4, 0, 0, 0))
-    with pytest.raises(MspcError) as raised:
-        pool.infer(TensorType(FLOAT64, (1, 1, 8, 8, 8)))
-    assert raised.value.message == (
+    assert error_of(pool.infer, TensorType(FLOAT64, (1, 1, 8, 8, 8))).message == (
         "MaxPool3D: paddings of 4 and 0 along dimension 3 must be smaller than the window's 4, both together at most "
         "as large"
     )

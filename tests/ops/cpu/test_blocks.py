@@ -20,18 +20,13 @@ from mspc.ops.cpu import blocks as fused
 from mspc.ops.cpu import gemm
 from mspc.ops.cpu.blocks import is_half
 from mspc.ops.cpu.special_functions import erf
-from mspc.ops.fused.updates import GroupedUpdate
-from mspc.ops.math.arithmetic import Add, AddN
-from mspc.ops.math.elementwise import Exp
-from mspc.ops.nn.activation import GeLU, GeLUGrad
-from mspc.ops.nn.norm import LayerNorm, LayerNormGrad
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxBackward
-from mspc.ops.op import REGISTRY, Op, load_operators
+from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum, Update
-from mspc.ops.random.dropout import Dropout
 from mspc.ops.random.words import keep_mask, mixed, random_words
 from mspc.runtime.backend import NumPyBackend
 from tests.grouped import MANY, grouped
+from tests.operators import Add, AddN, Dropout, Exp, GeLU, GeLUGrad, GroupedUpdate, LayerNorm, LayerNormGrad
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
 
@@ -384,7 +379,6 @@ def test_threads_are_those_of_blas(variable: str, count: int, monkeypatch: pytes
     assert fused.thread_count.__wrapped__() == count
 
 
-load_operators()
 ELSEWHERE = (
     "control.structural", "collective.collectives", "collective.exchange", "collective.point_to_point",
 )  # fmt: skip

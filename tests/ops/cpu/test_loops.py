@@ -19,14 +19,11 @@ from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.blocks import in_parallel
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
-from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.math.elementwise import Erf, Exp, Expm1, Log, Log1p
 from mspc.ops.math.reduce import ReduceSum
-from mspc.ops.nn.activation import Sigmoid, SiLU, Tanh
-from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
-from mspc.ops.tensor.embedding import GatherGrad, OneHot
 from mspc.ops.tensor.scatter import TensorScatterAdd, TensorScatterMax, TensorScatterMin
+from tests.operators import FusedElementwise, GatherGrad, OneHot, Sigmoid, SiLU, Softmax, Tanh
 from tests.ops.cuda import cuda_cases
 from tests.ops.cuda.cuda_chains import (
     Case,

@@ -7,7 +7,6 @@ import functools
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,8 +20,8 @@ import pytest
 from mspc.ops.cpu import gemm, products, thread_pool
 from mspc.ops.cpu.gemm import FEW_ROWS
 from mspc.ops.cpu.loops.library import compiler, library_of
-from tests.conftest import HANG
 from tests.grouped import each
+from tests.serving import HANG, run_process
 
 COUNTS = r"""
 typedef long long i64;
@@ -154,7 +153,7 @@ def call():
 products.multiplied(x, x)
 {end}
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG, check=False)
+    ended = run_process(sys.executable, "-c", script)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 

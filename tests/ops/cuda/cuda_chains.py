@@ -13,13 +13,10 @@ import numpy as np
 from mspc.ir.graph import element_types
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.bases import Elementwise
-from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
-from mspc.ops.op import REGISTRY, Op, load_operators
+from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optim.optimizer import Update
-from mspc.ops.tensor.host_memory import AssignOnHost
+from tests.operators import AssignOnHost, FusedElementwise, FusedUpdate, GroupedUpdate
 
-load_operators()
 TOLERANCE = {"Float64": 1e-11, "Float32": 4e-6, "Float16": 1e-3, "BFloat16": 8e-3}
 FLOATS = (-np.inf, -1e30, -50, -7.5, -2.5, -1, -0.5, -1e-3, -0.0, 0.0, 1e-3, 0.5, 1, 1.5, 2.5, 7.5, 50, 1e30, np.inf,
           np.nan)  # fmt: skip

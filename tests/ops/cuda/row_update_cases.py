@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.fused.grouped_rows import GroupedRowUpdate
-from mspc.ops.fused.updates import FusedUpdate
 from mspc.ops.tensor.embedding import GatherGrad, RowSums, UnsortedSegmentSum
+from tests.operators import FusedUpdate, GroupedRowUpdate
 
 PLAIN = FusedUpdate(("Mul(x1, x2)", "Sub(x0, t0)"), (1,), (2,))
 NARROW = FusedUpdate(("Cast(x1, dst_type=Float32)", "Mul(t0, x2)", "Sub(x0, t1)"), (2,), (2,))

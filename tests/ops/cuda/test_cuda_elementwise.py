@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +20,8 @@ from mspc.ops.cuda.moves import transpose_bytes
 from mspc.ops.device import source_text
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps, loaded_bytes, moved_operands
-from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.math.float8 import ScaledMatMul
-from mspc.ops.nn.experts import ExpertPlaces
 from mspc.ops.op import REGISTRY, Op, load_operators
+from tests.operators import ExpertPlaces, FusedMatMul, ScaledMatMul
 from tests.ops.cuda.cuda_cases import NumPy
 from tests.ops.cuda.cuda_chains import (
     Case,
@@ -41,6 +38,7 @@ from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, Emulator, placed
 from tests.ops.cuda.random_moves import made, random_body
 from tests.passes.fusion.test_fuse_elementwise import fused
 from tests.passes.fusion.test_fuse_rows import PASSES, random_graph
+from tests.serving import succeed
 from tests.shares import share_of
 
 FORMULAS = source_text("ops/cuda/formulas.cuh")
@@ -188,9 +186,7 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     file = tmp_path / "kernels.cu"
     file.write_text("\n".join(parts), encoding="utf-8")
     target = ["-gencode=arch=compute_90,code=compute_90", "-ptx", "-o", str(tmp_path / "kernels.ptx")]
-    command = [NVCC, "-std=c++17", *target, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
+    succeed(NVCC, "-std=c++17", *target, str(file))
 
 
 # Products with what follows them, whether the library joins it or a kernel works behind the product.

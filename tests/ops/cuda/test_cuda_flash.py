@@ -17,14 +17,13 @@ from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, TensorType
-from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cuda.flash_attention import flash_backward, flash_forward
-from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import run_global, same
+from tests.operators import FlashAttentionScore, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, Emulator, compiled_by_nvcc, placed
 from tests.ops.cuda.cuda_tensor_cores import TensorCores
 from tests.ops.cuda.flash_cases import (

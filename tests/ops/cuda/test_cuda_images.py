@@ -18,18 +18,16 @@ from mspc.ops.convolution.pooling import Pooling
 from mspc.ops.convolution.window import ImageOperator, last_order
 from mspc.ops.cuda.depthwise import depthwise, launch_of, work_of
 from mspc.ops.device import Sliding
-from mspc.ops.fused.norms import BatchStatistics, JoinMovingStatistics, MovingStatistics
-from mspc.ops.nn.batch_norm import ChannelStatistics
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY
 from mspc.runtime.gpu.convolution import Convolutions
 from tests.gpu.emulated import EmulatedGpu
+from tests.operators import BatchStatistics, ChannelStatistics, JoinMovingStatistics, MovingStatistics
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.ops.cuda.depthwise_cases import KINDS, Case, plain, same, seen, shapes_of
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
 NUMPY: Any = SimpleNamespace(xp=np)
 ERRORS = {"BFloat16": 2**-6, "Float16": 2**-9, "Float32": 2e-5, "Float64": 1e-11}
-load_operators()
 POOLING = [kind for kind in REGISTRY.values() if isinstance(kind, type) and issubclass(kind, Pooling)]
 
 

@@ -19,12 +19,10 @@ from mspc.ops.cuda import rows_by_number
 from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.cuda.norms import fits
 from mspc.ops.cuda.rows_by_number import NamedRows
-from mspc.ops.fused.edges import EdgeProducts, EdgeSums, OrderRows
-from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.fused.norms import FusedLayerNorm, FusedLayerNormGrad
 from mspc.ops.nn.norm import LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad
 from tests.gpu.emulated import EmulatedGpu
 from tests.grouped import each
+from tests.operators import EdgeProducts, EdgeSums, FusedElementwise, FusedLayerNorm, FusedLayerNormGrad, OrderRows
 from tests.ops.cuda.cuda_cases import TOLERANCE, Case, NumPy, all_cases
 from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, QUICKLY, Emulator, aligned, compiled_by_nvcc, placed
 from tests.shares import is_taken

@@ -24,10 +24,10 @@ from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.kernel import space_of
 from mspc.ops.fused.updates import GroupedUpdate
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY
+from tests.errors import error_of
 from tests.shares import share_of
 
-load_operators()
 BACKEND = SimpleNamespace(xp=np, comm=None, step=1)
 UNARY = ("Neg", "Abs", "Square", "Exp", "Tanh", "Sqrt", "ReLU", "GeLU", "Sigmoid", "Sign", "Identity")
 BINARY = ("Add", "Sub", "Mul", "Maximum", "Div", "SquaredDifference")
@@ -226,9 +226,8 @@ def test_lines_without_a_common_space_are_named(
     body: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], message: str
 ) -> None:
     op = FusedElementwise(body, (len(body) - 1,))
-    with pytest.raises(MspcError) as raised:
-        op.infer(*(TensorType(FLOAT32, shape) for shape in shapes))
-    assert raised.value.message == f"FusedElementwise: {message}"
+    error = error_of(op.infer, *(TensorType(FLOAT32, shape) for shape in shapes))
+    assert error.message == f"FusedElementwise: {message}"
 
 
 def test_a_row_may_be_read_again() -> None:
@@ -270,9 +269,7 @@ BAD = [
 
 @pytest.mark.parametrize(("body", "returns", "message"), BAD)
 def test_bad_bodies_are_named(body: tuple[str, ...], returns: tuple[int, ...], message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        FusedElementwise(body, returns)
-    assert raised.value.message == message
+    assert error_of(FusedElementwise, body, returns).message == message
 
 
 def test_bad_body_in_a_file_has_its_line() -> None:
@@ -291,10 +288,9 @@ subgraph @g() {
       : (<Tensor[Float32], (4)>)
 }
 """
-    with pytest.raises(MspcError) as raised:
-        parse(text, REGISTRY, "bad.ir")
-    assert raised.value.message == "in the line 'Neg(t0)' of a fused operator: t0 is not the result of an earlier line"
-    assert (raised.value.location.file, raised.value.location.line) == ("bad.ir", 10)
+    error = error_of(parse, text, REGISTRY, "bad.ir")
+    assert error.message == "in the line 'Neg(t0)' of a fused operator: t0 is not the result of an earlier line"
+    assert (error.location.file, error.location.line) == ("bad.ir", 10)
 
 
 def test_operands_that_do_not_fit_are_named() -> None:
@@ -302,9 +298,8 @@ def test_operands_that_do_not_fit_are_named() -> None:
     op = FusedElementwise(("Add(x0, x1)", "Neg(x0)"), (0, 1))
     with pytest.raises(MspcError, match=r"^error: FusedElementwise takes 2 tensors, not 1$"):
         op.infer(four)
-    with pytest.raises(MspcError) as raised:
-        op.infer(TensorType(FLOAT32, (1,)), five)
-    assert raised.value.message == "FusedElementwise: the line 'Neg(x0)' has shape (1,), the line 'Add(x0, x1)' (5,)"
+    error = error_of(op.infer, TensorType(FLOAT32, (1,)), five)
+    assert error.message == "FusedElementwise: the line 'Neg(x0)' has shape (1,), the line 'Add(x0, x1)' (5,)"
     assert step_types(op, [four, four]) == [four, four]
 
 
@@ -348,9 +343,7 @@ def test_all_results_of_a_group_of_adams() -> None:
     ],
 )
 def test_bad_groups_are_named(line: str, count: int, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        GroupedUpdate(line, count)
-    assert raised.value.message == message
+    assert error_of(GroupedUpdate, line, count).message == message
 
 
 OPERATORS = sorted(

@@ -10,9 +10,7 @@ import pytest
 
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType
 from mspc.ops.device import Copy
-from mspc.ops.fused.updates import GroupedUpdate
-from mspc.ops.optim.optimizer import Adam, ApplyMomentum, AssignAdd
-from mspc.ops.tensor.reshape import Cast
+from tests.operators import Adam, ApplyMomentum, AssignAdd, Cast, GroupedUpdate
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")

@@ -20,14 +20,14 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Graph, Parameter, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType, dtype_of
-from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, Pairs, Window, pairs_of
-from mspc.ops.nn.context_attention import JoinAttention
 from mspc.ops.op import EVEN, Op, RankPlacement
 from mspc.passes.lib.choices import make_choice
 from tests.compiled_scripts import verify_text
+from tests.errors import error_of
 from tests.grouped import each
+from tests.operators import JoinAttention, TupleGetItem
 from tests.ops.backend import BACKEND
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
 from tests.ops.ranks import on_ranks
@@ -264,10 +264,9 @@ def test_heads_stay_whole(tmp_path: Path) -> None:
     old, new = "((2, 2, 2), (2, 1, 2), (2, 1, 2), ENTRY)", "((1, 1, 8), (1, 1, 8), (1, 1, 8), (1, 1))"
     assert old in CAUSAL
     (tmp_path / "net.py").write_text(CAUSAL.replace(old, new).replace("MODE", "2"))
-    with pytest.raises(MspcError) as raised:
-        verify_target(str(tmp_path / "net.py"), CompileOptions(), seed=1)
+    error = error_of(verify_target, str(tmp_path / "net.py"), CompileOptions(), seed=1)
     message = "dimension 2 of input 0 is 4 parts that must not be sharded, and 8 does not divide 4"
-    assert message in raised.value.render()
+    assert message in error.render()
 
 
 # Calls -----------------------------------------------------------------------------------------------------
@@ -322,9 +321,8 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("attributes", "inputs", "message"), MISTAKES)
 def test_mistakes(attributes: Any, inputs: Any, message: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        ops.FlashAttentionScore(**{"head_num": 2, **attributes})(*inputs)
-    assert raised.value.message.startswith(f"FlashAttentionScore: {message}")
+    error = error_of(lambda: ops.FlashAttentionScore(**{"head_num": 2, **attributes})(*inputs))
+    assert error.message.startswith(f"FlashAttentionScore: {message}")
 
 
 def test_operands_of_wrong_types() -> None:

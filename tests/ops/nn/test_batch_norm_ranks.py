@@ -18,12 +18,11 @@ from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.nn import batch_norm
 from mspc.ops.nn.batch_norm import BatchNorm, normalised_by_own, own_gradients
-from mspc.ops.op import RankPlacement, load_operators
+from mspc.ops.op import RankPlacement
 from tests.mindspore_api.nn.training import Training
 from tests.ops.backend import BACKEND
 from tests.ops.ranks import on_ranks
 
-load_operators()
 SHAPE = (48, 4, 3)
 TYPES = (TensorType(FLOAT64, SHAPE), *[TensorType(FLOAT64, SHAPE[1:2])] * 4)
 OP = BatchNorm(is_training=True, momentum=0.25)

@@ -25,12 +25,12 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from mspc.verify.scale.rank_kinds import RankKind, kinds_of
 from tests.compiled_scripts import compiled_script, compiled_text
-from tests.conftest import HANG
 from tests.interpret import flatten, random_feeds, slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.ops.simulate import arrays_of, operator_of, types_of
 from tests.pipelining.staged_script import HEAD
 from tests.random_networks import feeds_of
+from tests.serving import HANG
 
 PYTHON = os.environ.get("MSPC_JAX_PYTHON", "")
 needs_jax = pytest.mark.skipif(not PYTHON, reason="MSPC_JAX_PYTHON names no Python with JAX")

@@ -14,13 +14,12 @@ from mspc.ir.types import BOOL, FLOAT64, INT64, TensorType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import RegionOp, emit_regions
-from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.op import REGISTRY
-from mspc.ops.tensor.reshape import ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
+from tests.operators import Gradient, ReduceSum, TupleGetItem
 
 COUNT = TensorType(INT64, ())
 CONDITION = TensorType(BOOL, ())

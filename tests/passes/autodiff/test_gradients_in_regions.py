@@ -9,20 +9,17 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import Location, MspcError
+from mspc.ir.diagnostics import Location
 from mspc.ir.graph import Builder, Constant, Graph, Value
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT64, INT32, INT64, StackType, TensorType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.regions import Call, For, If, MakeStack, Scan, While
 from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
 from mspc.ops.math.arithmetic import Add, Greater, Less, LogicalAnd, Mul, Sub
-from mspc.ops.math.elementwise import Cos, Sin, Square
-from mspc.ops.nn.activation import Tanh
-from mspc.ops.optim.optimizer import Assign, AssignAdd
-from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.reshape import Cast, ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
+from tests.errors import error_of
+from tests.operators import Assign, AssignAdd, Cast, Cos, Dropout, ReduceSum, Sin, Square, Tanh
 from tests.passes.autodiff.differentiated import (
     CONDITION,
     COUNT,
@@ -80,9 +77,7 @@ def test_a_gradient_with_respect_to_what_a_loop_overwrites_is_refused() -> None:
 
         return graph("main", [VECTOR, VECTOR], main, 1)
 
-    with pytest.raises(MspcError) as raised:
-        Grad().run(with_gradients(make, [1]))
-    assert raised.value.render() == (
+    assert error_of(lambda: Grad().run(with_gradients(make, [1]))).render() == (
         "net.py:3:5: error: For: a gradient with respect to p1 is asked for, which the node overwrites\n"
         "  note: Assign in net.py:7 overwrites it; carry the value from turn to turn in a variable instead"
     )

@@ -15,11 +15,8 @@ from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
-from mspc.ops.collective.collectives import AllGather
-from mspc.ops.math.float8 import Float8Scale, Quantize, ScaledMatMul
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.optim.optimizer import Assign
 from mspc.passes.autodiff.quantize_products import HISTORY
+from tests.operators import AllGather, Assign, Float8Scale, MatMul, Quantize, ScaledMatMul
 
 WIDTH = 256
 

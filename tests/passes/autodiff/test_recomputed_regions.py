@@ -11,12 +11,6 @@ import pytest
 from mspc.compiler.driver import Compiled
 from mspc.ir.graph import Builder, Constant, Graph, Node, Value
 from mspc.ir.types import INT64
-from mspc.ops.control.regions import Call, For, If, While
-from mspc.ops.math.arithmetic import Add, Less, Mul
-from mspc.ops.math.elementwise import Sin
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.activation import Tanh
-from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import PassManager
@@ -24,6 +18,7 @@ from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.lib import region_gradients
 from mspc.runtime.memory_plan import plan_memory
 from tests.compiled_scripts import compiled_script
+from tests.operators import Add, Call, For, If, Less, MatMul, Mul, ReduceSum, Reshape, Sin, Tanh, While
 from tests.passes.autodiff.differentiated import (
     COUNT,
     arrays_for,

@@ -14,9 +14,8 @@ import numpy as np
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_parameter
 from mspc.ir.types import INT64, StackType, TupleType
 from mspc.ops.control.regions import If, Loop, While
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op, has_kernel
-from mspc.ops.tensor.moving import Stack, Unstack
+from tests.operators import MakeTuple, Stack, TupleGetItem, Unstack
 
 Found = Any
 """A value of the flat graph, or a list of them: what a stack or a tuple is there."""

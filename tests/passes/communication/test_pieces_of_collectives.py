@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, Builder, Graph, Node, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
-from mspc.ops.math.matmul import MatMul
 from mspc.passes.communication.choose_pieces import ChoosePieces
 from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.communication.send_in_pieces import SendInPieces
@@ -37,11 +34,12 @@ from mspc.passes.lib.collective_pieces import (
     sums_columns,
 )
 from mspc.runtime.memory_plan import plan_memory
+from tests.operators import AllGather, AllReduce, MatMul, ReduceScatter
 from tests.passes.communication.large_layers import Layers
 from tests.passes.communication.pieces_networks import Case, compare, drawn
 from tests.runtime.test_memory_plan import compare as compare_in_memory
 from tests.runtime.two_streams import check_places
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process
 
 CASES = {
     # For each the collectives that can go in pieces.
@@ -247,9 +245,7 @@ def test_a_plan_with_pieces_is_proved(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
 
     def told(*given: str) -> str:
-        done = subprocess.run(
-            [*SERVED, *given], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
+        done = run_process(*SERVED, *given, cwd=tmp_path, env=environment)
         return done.stdout + done.stderr
 
     assert "together" in told("compile", "net.py", "--ranks", "8", "--out", "plan")

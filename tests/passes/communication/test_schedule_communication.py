@@ -18,15 +18,8 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.collectives import AllGather, AllReduce
-from mspc.ops.collective.point_to_point import Receive
-from mspc.ops.control.print import Print
 from mspc.ops.control.regions import Call, emit_regions
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add, Mul, Neg
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.op import REGISTRY, Op, load_operators
-from mspc.ops.optim.optimizer import AssignAdd
+from mspc.ops.op import REGISTRY, Op
 from mspc.passes.base import find_pass, parse_passes, run_passes
 from mspc.passes.communication.schedule_communication import ScheduleCommunication
 from mspc.passes.lib.collective_order import AHEAD_OF_SUMS, order_collectives
@@ -34,11 +27,11 @@ from mspc.runtime.memory_plan import plan_memory
 from tests.compiled_scripts import compiled_script
 from tests.interpret import run_global, run_on_ranks, same, slice_for
 from tests.networks import PASSES, RandomNetwork
+from tests.operators import Add, AllGather, AllReduce, AssignAdd, MatMul, Mul, Neg, Print, Receive, TupleGetItem
 from tests.runtime.test_memory_plan import compare
 from tests.runtime.two_streams import check_places
 from tests.shares import share_of
 
-load_operators()
 SCHEDULED = ("schedule_communication", "execute")
 SHAPE = (512, 512)
 TRANSFORMER = ("12", "1024", "16", "512", "16", "2", "2", "bfloat16")

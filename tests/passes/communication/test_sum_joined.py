@@ -15,17 +15,12 @@ from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import REGISTRY, load_operators
-from mspc.ops.tensor.moving import Split
-from mspc.ops.tensor.reshape import Cast
-from mspc.ops.tensor.slicing import StridedSlice
+from mspc.ops.op import REGISTRY
 from mspc.passes.communication.stay_on_main_stream import StayOnMainStream
 from mspc.passes.communication.sum_in_readers import SumInReaders
 from mspc.passes.communication.sum_joined import SumJoined
 from tests.mindspore_api.nn.training import Training
+from tests.operators import AllReduce, Cast, Neg, Split, StridedSlice, TupleGetItem
 from tests.texts import text_of
 
 SUM = AllReduce(op="sum", group="2-5004544844489628105", rank_list=(0, 1))
@@ -185,7 +180,6 @@ def test_terms_of_one_gradient(reduction: Any) -> None:
             np.testing.assert_allclose(mine, theirs, rtol=1e-12)
 
 
-load_operators()
 PROGRAMS = Path(__file__).with_name("sums.ir")
 GROUP = 'group: "2-5004544844489628105", rank_list: (0, 1)'
 ROWS = (
@@ -231,7 +225,6 @@ def test_a_norm_works_while_the_parts_come() -> None:
     assert reduction + norm == pytest.approx(max(before[1:]))
 
 
-load_operators()
 STAY_SUM = (
     'primitive_attrs: {op: "sum", group: "2-5004544844489628105", rank_list: (0, 1)} '
     'cnode_attrs: {stream: "communication"}'

@@ -26,15 +26,13 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, TensorType
 from mspc.mindspore_api.state import Session
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY
 from mspc.output.programs import config_of
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from mspc.passes.fusion.fuse_large_attention import FuseLargeAttention
 from tests.compiled_scripts import verify_text
 from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
-
-load_operators()
 
 FORMS: dict[str, Callable[[Written], Node]] = {
     "plain": lambda w: w.scores(),

@@ -17,7 +17,7 @@ from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType, dtype_of
-from mspc.ops.op import REGISTRY, Op, load_operators
+from mspc.ops.op import REGISTRY, Op
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion.fuse_updates import HELD, MAX_MEMBERS
 from mspc.passes.fusion.fusion_groups import FARTHEST, MAX_LINES, MAX_OPERANDS
@@ -27,7 +27,6 @@ from mspc.runtime.executor import Executor
 from tests.grouped import each
 from tests.shares import share_of
 
-load_operators()
 UNARY = ("Neg", "Abs", "Square", "Tanh", "ReLU", "GeLU", "Identity")
 BINARY = ("Add", "Sub", "Mul", "Maximum")
 SIZE = 6

@@ -13,26 +13,18 @@ import pytest
 from mspc.ir.graph import Graph, Node
 from mspc.ir.text.parser import parse
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.fused.norms import FusedLayerNormGrad
-from mspc.ops.math.arithmetic import Add, AddN, Mul
 from mspc.ops.math.matmul import BiasAdd, MatMul
-from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.batch_norm import BatchNorm, BatchNormGrad
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
-from mspc.ops.op import REGISTRY, Op, load_operators
-from mspc.ops.optim.optimizer import Assign
-from mspc.ops.tensor.moving import Split
+from mspc.ops.op import REGISTRY, Op
 from mspc.ops.tensor.reshape import Cast, ReduceSum
 from mspc.passes.fusion.fuse_matmul import FuseMatmul
 from mspc.passes.fusion.fuse_norm import FuseNorm
 from mspc.passes.fusion.split_batch_norm import SplitBatchNorm
 from tests.interpret import left_behind, random_feeds, run_global, same
+from tests.operators import Add, AddN, AllReduce, Assign, FusedMatMul, Mul, Sigmoid, Split, TupleGetItem
 from tests.passes.fusion.written import graph_of
-
-load_operators()
 
 
 @pytest.mark.parametrize("others", [0, 1, 2, 3])
@@ -118,8 +110,6 @@ def test_a_product_of_halves_stays_narrow_where_a_kernel_widens_it_as_it_reads_i
 
 SHAPES = ((4, 32), (32,), (32,))
 CASE = Path(__file__).parent / "fuse_norm" / "residual.ir"
-
-load_operators()
 
 
 def residual() -> Graph:
@@ -208,7 +198,6 @@ def test_a_gradient_that_is_a_sum_of_two_is_read_as_two(narrow: bool, read_again
 # split_batch_norm: batches of any number of values of a channel, also of one.
 
 
-load_operators()
 IMAGE_SHAPES = ((1, 3), (1, 3, 1, 1), (2, 3), (1, 3, 2, 1), (4, 3, 2, 2))
 
 

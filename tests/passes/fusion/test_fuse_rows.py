@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 
 from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
-from mspc.ops.control.regions import Scan
-from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.kernel import ALONE
-from mspc.ops.math.arithmetic import Mul
-from mspc.ops.nn.softmax import Softmax
 from mspc.passes.base import find_pass
 from mspc.passes.fusion.fusion_groups import LITTLE, MIN_ROWS
+from tests.operators import FusedElementwise, Mul, Scan, Softmax
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
 from tests.runtime.region_graphs import graph, run_graphs
 from tests.shares import share_of

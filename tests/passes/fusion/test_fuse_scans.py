@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.scans import FusedScan
 from mspc.ops.op import REGISTRY
+from tests.operators import FusedScan, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
 from tests.shares import share_of

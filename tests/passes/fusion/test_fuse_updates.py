@@ -13,17 +13,11 @@ from mspc.analysis.aliasing import mark_shadow_weights, marked_shadow_weights
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType, TupleType
-from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.control.structural import Depend, TupleGetItem
-from mspc.ops.fused.grouped_rows import GroupedRowUpdate
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate, unchanged_at_zero
-from mspc.ops.math.arithmetic import Add, Mul, Neg, Sub
-from mspc.ops.math.elementwise import Square
-from mspc.ops.op import Op, load_operators
+from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import SGD, ApplyMomentum, Assign, AssignAdd, AssignSub, Update
 from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum
-from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.communication.schedule_communication import ScheduleCommunication
@@ -34,7 +28,9 @@ from mspc.passes.lib.unused_states import stateless_nodes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from tests.copied_parameters import random_copies
+from tests.errors import error_of
 from tests.interpret import random_feeds, run_global
+from tests.operators import Add, AllReduce, Concat, Depend, GroupedRowUpdate, Mul, Neg, Square, Sub, TupleGetItem
 from tests.passes.fusion.written import WrittenGraph, graph_of
 from tests.runtime.graphs import GraphMaker
 from tests.runtime.two_streams import Alone
@@ -85,9 +81,6 @@ def test_members_of_a_bucket_are_updated_together() -> None:
 
 
 # fuse_updates: updates that are written as operators on elements become one, wherever nobody sees the difference.
-
-
-load_operators()
 
 
 def step_of(*types: TensorType) -> tuple[Graph, Builder, list[Parameter]]:
@@ -355,13 +348,11 @@ def test_lines_say_where_an_update_changes_nothing(body: tuple[str, ...], unchan
 def test_bad_groups_are_named(fields: dict[str, Any], message: str) -> None:
     good = GroupedRowUpdate.of(PLAIN, 1, [GatherGrad(8)])
     if isinstance(fields.get("update"), FusedUpdate):
-        with pytest.raises(MspcError) as raised:
-            GroupedRowUpdate.of(fields["update"], 1, [GatherGrad(8)])
-        assert message.partition("LINE")[2] in raised.value.message
+        error = error_of(GroupedRowUpdate.of, fields["update"], 1, [GatherGrad(8)])
+        assert message.partition("LINE")[2] in error.message
         return
-    with pytest.raises(MspcError) as raised:
-        GroupedRowUpdate(**({"update": good.update, "gradient": 1, "sums": good.sums} | fields))
-    assert raised.value.message == message.replace("LINE", good.update)
+    error = error_of(GroupedRowUpdate, **({"update": good.update, "gradient": 1, "sums": good.sums} | fields))
+    assert error.message == message.replace("LINE", good.update)
 
 
 def test_operands_that_do_not_fit_are_named() -> None:

@@ -16,14 +16,7 @@ from mspc.compiler.pipeline import rank_passes
 from mspc.ir.graph import Builder, Graph, Parameter, Value
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, DType, TensorType
-from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.math.arithmetic import Add, AddN
-from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.ops.op import load_operators
-from mspc.ops.optim.optimizer import Assign
-from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
-from mspc.ops.tensor.slicing import StridedSliceGrad
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion import joined_products
 from mspc.passes.fusion.join_products import JoinProducts
@@ -32,13 +25,12 @@ from mspc.passes.fusion.products_of_rows import ProductsOfRows
 from mspc.passes.fusion.share_sums import ShareSums
 from mspc.passes.fusion.simplify_products import SimplifyProducts
 from tests.interpret import left_behind, random_feeds, run_global
+from tests.operators import Add, AddN, Assign, BatchMatMul, FusedMatMul, MatMul, StridedSliceGrad, Transpose
 from tests.passes.fusion.one_step import same_step
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
 from tests.passes.fusion.written import WrittenGraph, graph_of
 from tests.passes.fusion.written_products import NETWORKS, compiled, products, rank_graphs
 from tests.shares import crossed, share_of
-
-load_operators()
 
 
 @pytest.mark.parametrize(("name", "kind"), crossed(NETWORKS, [ms.float32, ms.bfloat16]))
@@ -282,9 +274,6 @@ def test_no_collective_passes_another() -> None:
 
 
 # simplify_products: products of transposed operands, transposed products and sums of them, in any order.
-
-
-load_operators()
 
 
 def doubles(*shapes: tuple[int, ...]) -> tuple[Graph, Builder, list[Parameter]]:

@@ -21,19 +21,16 @@ from mspc.ir.graph import Parameter as Input
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY
 from mspc.passes.base import find_pass, run_passes
 from mspc.passes.fusion.join_products import JoinProducts
 from mspc.passes.fusion.pack_attention import PackAttention
 from mspc.runtime.memory_plan import plan_memory
 from tests.interpret import random_feeds, run_global, same
+from tests.operators import FlashAttentionScore, MatMul
 from tests.passes.fusion.one_step import same_step
 from tests.passes.fusion.written import WrittenGraph
 from tests.shares import is_taken
-
-load_operators()
 
 BATCH, SEQUENCE, HEADS, DEPTH = 4, 6, 4, 4
 WIDTH = HEADS * DEPTH

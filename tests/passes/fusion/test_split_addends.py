@@ -13,20 +13,18 @@ from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType
-from mspc.ops.control.structural import Gradient, TupleGetItem
-from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.nn.attention_base import AttentionOp
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from mspc.passes.fusion.split_addends import SplitAddends
 from mspc.passes.fusion.sum_in_kernels import SumInKernels
 from tests.interpret import left_behind, random_feeds, run_global, same
+from tests.operators import FlashAttentionScore, Gradient, TupleGetItem
 from tests.passes.fusion.masked_attention import BATCH, HEADS, KEYS, LOWEST, QUERIES, Masked
 from tests.shares import crossed
 
-load_operators()
 SCORES = (BATCH, HEADS, QUERIES, KEYS)
 PRESENT = np.array([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0]])
 """Every key of the second member of the batch is padding."""

@@ -14,19 +14,14 @@ from mspc.ir.layout import Layout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, FLOAT32, TensorType
-from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
-from mspc.ops.control.regions import Call, For, If
 from mspc.ops.control.structural import CALL, Gradient, TupleGetItem
-from mspc.ops.math.arithmetic import Mul, Neg
-from mspc.ops.nn.activation import SiLUGrad
-from mspc.ops.op import REGISTRY, NotDifferentiable, load_operators
-from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.reshape import ReduceSum
+from mspc.ops.op import REGISTRY, NotDifferentiable
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import PassManager, parse_passes, run_passes
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.lib.batch_rows import FIRST, ROWS, FedRows
 from mspc.passes.lib.gradients import drop_own_gradients, number_calls
+from tests.operators import Call, Dropout, For, GradientPlaceholder, If, Mul, Neg, OwnGradient, ReduceSum, SiLUGrad
 from tests.passes.autodiff.differentiated import (
     COUNT,
     assert_gradients,
@@ -223,9 +218,6 @@ def test_a_note_that_fits_nothing_is_refused(note: object) -> None:
 
 
 # Where rows of the batch are: what operands tell of a drawn value, and what they do not.
-
-
-load_operators()
 
 
 class Drawing:

@@ -15,14 +15,12 @@ from mspc.ir.diagnostics import ErrorGroup, Location, MspcError
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import FLOAT32, INT32, INT64, TensorType
-from mspc.ops.math.matmul import GroupedProduct
-from mspc.ops.nn.norm import L2Normalize
-from mspc.ops.op import REGISTRY, NotDifferentiable, Op, load_operators
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op
 from mspc.passes.lib.choices import multiplies, rule_of
 from mspc.passes.lib.experts import mesh_of
 from mspc.passes.sharding.check_strategies import CheckStrategies
-
-load_operators()
+from tests.errors import error_of
+from tests.operators import GroupedProduct, L2Normalize
 
 
 class Sharded:
@@ -50,9 +48,7 @@ class Sharded:
         return node
 
     def message(self) -> str:
-        with pytest.raises(MspcError) as raised:
-            CheckStrategies().run(self.graph)
-        return raised.value.render()
+        return error_of(lambda: CheckStrategies().run(self.graph)).render()
 
 
 HEAD = "net.py:1:5: error: MatMul 'op1': "
@@ -277,9 +273,6 @@ def test_experts_along_axes(
     node.in_strategy = tuple(NamedLayout(matrix, NAMES, entry) for entry in (rows, experts, (-1,)))
     found = mesh_of(node, 12 if 3 in matrix else 8)
     assert (found and (found.outer, found.parts)) == wanted
-
-
-load_operators()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from mspc.readers.configurations.mistakes import broken, check_settings, rules
 from mspc.readers.configurations.reading import Configuration, read_arguments, read_configuration, read_preset
 from mspc.readers.configurations.settings import ConfigurationSettings, Setting, tables_of
 from mspc.readers.configurations.text_formats import file_values
+from tests.errors import error_of
 
 GPT = """\
 --num-layers 12
@@ -134,9 +135,7 @@ def arguments(folder: Path, more: str, ranks: int | None = 8) -> Configuration:
 def test_a_mistake_is_named_with_its_line_and_a_right_value(
     tmp_path: Path, more: str, line: int, problem: str, right: str
 ) -> None:
-    with pytest.raises(MspcError) as raised:
-        arguments(tmp_path, more)
-    told = raised.value.render(1000).splitlines()
+    told = error_of(arguments, tmp_path, more).render(1000).splitlines()
     place = f"gpt.args:{line}: " if line else "gpt.args: "
     assert any(place in each and problem in each and right in each for each in told), told
 
@@ -185,9 +184,8 @@ def test_every_rule_is_told_where_it_is_broken_and_nowhere_else(
 
 
 def test_all_mistakes_are_told_together(tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as raised:
-        arguments(tmp_path, "--pipeline-model-parallel-size 8\n--fp16\n--tp-comm-overlap\n")
-    assert len([raised.value.message, *raised.value.notes]) == 3
+    error = error_of(arguments, tmp_path, "--pipeline-model-parallel-size 8\n--fp16\n--tp-comm-overlap\n")
+    assert len([error.message, *error.notes]) == 3
 
 
 def test_settings_without_effect_are_noted(tmp_path: Path) -> None:
@@ -257,9 +255,7 @@ def test_torchtitan_registries_are_data(tmp_path: Path) -> None:
     run = read_configuration(Path(f"{file}:llama3_8b_tp"), 16, 0).run
     assert (run.model.hidden, run.model.sequence, run.micro_batch, run.tensor) == (4096, 4096, 2, 8)
     assert run.recomputation.granularity == ""
-    with pytest.raises(MspcError) as raised:
-        read_configuration(Path(f"{file}:llama3_9b"), 16, 0)
-    assert "did you mean 'llama3_8b'" in raised.value.notes[0]
+    assert "did you mean 'llama3_8b'" in error_of(read_configuration, Path(f"{file}:llama3_9b"), 16, 0).notes[0]
     (tmp_path / "trainer").mkdir()
     file = written(tmp_path / "trainer", "config_registry.py", IMPORTED)
     for name, hidden, tensor in (("of_llama", 4096, 8), ("of_qwen", 2560, 2), ("of_hugging_face", 4096, 1)):
@@ -345,9 +341,7 @@ def test_mindformers(tmp_path: Path) -> None:
 def test_presets() -> None:
     run = read_preset("llama3-70b", 64, 8192).run
     assert (run.model.hidden, len(run.model.layers), run.global_batch) == (8192, 80, 128)
-    with pytest.raises(MspcError) as raised:
-        read_preset("lama3-70b", 64, 0)
-    assert "did you mean 'llama3-70b'" in raised.value.notes[0]
+    assert "did you mean 'llama3-70b'" in error_of(read_preset, "lama3-70b", 64, 0).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -365,9 +359,7 @@ def test_presets() -> None:
     ],
 )
 def test_yaml_that_is_not_read_is_told_with_its_line(text: str, told: str) -> None:
-    with pytest.raises(MspcError) as raised:
-        file_values("f.yaml", text, ".yaml")
-    assert f"f.yaml:{told.replace(': ', ': error: ', 1)}" in raised.value.render(1000)
+    assert f"f.yaml:{told.replace(': ', ': error: ', 1)}" in error_of(file_values, "f.yaml", text, ".yaml").render(1000)
 
 
 def test_yaml_values() -> None:

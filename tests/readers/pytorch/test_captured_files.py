@@ -17,6 +17,7 @@ from mspc.output.dumps import NO_FILES
 from mspc.output.programs import compile_for
 from mspc.readers.pytorch import placed
 from mspc.readers.pytorch.captured import read_step
+from tests.errors import error_of
 
 WEIGHT = {"kind": "parameter", "name": "w", "tensor": ["v0", "float32", [4]], "shape": [8], "mesh": [0, 1],
           "placements": ["S(0)"], "value": 0}  # fmt: skip
@@ -89,10 +90,9 @@ def test_a_step_is_read(tmp_path: Path) -> None:
      "aten.mul.Tensor reads a tensor of shape (4,) that was made before the step"),
 ])  # fmt: skip
 def test_damaged_files(change: Callable[[Any], None], said: str, tmp_path: Path) -> None:
-    with pytest.raises(MspcError) as raised:
-        read_step(written(tmp_path / "rank_1.step", change))
-    assert said in raised.value.message
-    assert "train.py:7" in str(raised.value) or "rank_1.step" in raised.value.message
+    error = error_of(read_step, written(tmp_path / "rank_1.step", change))
+    assert said in error.message
+    assert "train.py:7" in str(error) or "rank_1.step" in error.message
 
 
 def test_other_files_are_no_steps(tmp_path: Path) -> None:
@@ -128,6 +128,4 @@ def test_placements_fit_the_shapes(whole: tuple[int, ...], placements: list[str]
     if not said:
         assert placed.layout(step, (2,), "w", (4,), whole).local_shape(whole) == (4,)
         return
-    with pytest.raises(MspcError) as raised:
-        placed.layout(step, (2,), "w", (4,), whole)
-    assert said in raised.value.message
+    assert said in error_of(placed.layout, step, (2,), "w", (4,), whole).message

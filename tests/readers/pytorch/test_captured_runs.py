@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -14,11 +13,10 @@ import pytest
 from mspc.ir.files.tensors import TensorFile
 from mspc.readers.pytorch.captured import read_rank, read_step
 from tests.captures import captured, shared
-from tests.conftest import HANG
 from tests.readers.pytorch.test_captures import captured as part_captured
 from tests.readers.pytorch.test_captures import captured as stage_captured
 from tests.readers.pytorch.test_captures import verified
-from tests.serving import SERVED
+from tests.serving import SERVED, succeed
 from tests.shares import share_of
 
 pytest.importorskip("torch")
@@ -27,8 +25,7 @@ KINDS = ("llama", "gpt2", "experts", "stages")[: share_of(4, 4)]
 
 
 def mspc(*arguments: object) -> str:
-    done = subprocess.run([*SERVED, *map(str, arguments)], capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeed(*SERVED, *map(str, arguments))
     return done.stdout
 
 
@@ -36,8 +33,7 @@ def mspc(*arguments: object) -> str:
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders of all networks: a capture by 4 processes of gloo, its program, the data and the losses."""
     folder = tmp_path_factory.mktemp("jobs")
-    done = subprocess.run([*SERVED, "--torch", JOBS, folder, *KINDS], capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0, done.stderr
+    succeed(*SERVED, "--torch", JOBS, folder, *KINDS)
     for kind in KINDS:
         mspc("compile", folder / kind / "capture", "--out", folder / kind / "out")
     return folder
@@ -208,8 +204,7 @@ def test_schedules_run_with_equal_losses(tmp_path: Path) -> None:
         folder = stage_captured(tmp_path / schedule, 2, 2, 1, schedule, options=("--values",), script=STAGE_SCRIPT)
         compiled = str(tmp_path / f"{schedule} compiled")
         for command in (["compile", str(folder), "--out"], ["run", "--simulate", "--synthetic", "--steps", "3"]):
-            done = subprocess.run([*SERVED, *command, compiled], capture_output=True, text=True, timeout=HANG)
-            assert done.returncode == 0, done.stderr
+            done = succeed(*SERVED, *command, compiled)
         losses.append([float(found) for found in re.findall(r"loss is (\S+)", done.stdout)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert losses[0][0] > losses[0][2] > 0

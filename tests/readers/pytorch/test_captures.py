@@ -17,16 +17,14 @@ from mspc.readers.pytorch import placed
 from mspc.readers.pytorch.captured import programs_of, read_rank, read_step
 from mspc.readers.pytorch.captured_kinds import read_kinds
 from tests.captures import SCRIPT, captured, shared
-from tests.conftest import HANG
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process, succeed
 from tests.shares import share_of
 
 pytest.importorskip("torch")
 
 
 def verified(folder: Path, single: Path) -> "subprocess.CompletedProcess[str]":
-    command = [*SERVED, "verify", "--scale", str(folder), "--against", str(single)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+    return run_process(*SERVED, "verify", "--scale", str(folder), "--against", str(single))
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +121,7 @@ def test_the_second_step_of_a_loop_is_captured(tmp_path: Path) -> None:
     loop = SCRIPT.with_name("captured_loop.py")
     for ranks in (1, 2):
         command = [*SERVED, "capture", str(loop), "--ranks", str(ranks), "--out", str(tmp_path / str(ranks))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
-        assert done.returncode == 0, done.stderr
+        done = succeed(*command)
     step = read_step(tmp_path / "2" / "rank_0.step")
     kinds = Counter(node.target for node in step.program.graph.nodes)
     assert kinds["aten.addmm.default"] == 4  # two layers, gradients of two batches
@@ -134,7 +131,7 @@ def test_the_second_step_of_a_loop_is_captured(tmp_path: Path) -> None:
     done = verified(tmp_path / "2", tmp_path / "1")
     assert done.returncode == 0, done.stdout + done.stderr
     command = [*SERVED, "capture", str(loop), "--out", str(tmp_path / "item"), "--", "item"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+    done = run_process(*command)
     assert done.returncode == 2
     assert "a number of the program depends on data" in done.stderr
     assert re.search(r"captured_loop\.py.*, line \d+", done.stderr)
@@ -163,7 +160,7 @@ def test_mistakes(ranks: Path, tmp_path: Path) -> None:
         (["compile", str(folder), "--ranks", "4"], "was captured on 2 ranks, not on 4"),
         (["verify", str(SCRIPT), "--against", "jax"], "--against must be torch, not 'jax'"),
     ):
-        done = subprocess.run([*SERVED, *command], capture_output=True, text=True, timeout=HANG)
+        done = run_process(*SERVED, *command)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     edited(folder, 1, {"version": 9})
     with pytest.raises(MspcError, match="is of version 9 of captures; mspc reads version 2"):
@@ -180,8 +177,7 @@ def test_errors_of_the_script_have_its_frames_alone(tmp_path: Path) -> None:
     script = tmp_path / "wrong.py"
     for text, said in (("1 / 0\n", "error: rank 0: ZeroDivisionError: division"), ("", "ended without a call of")):
         script.write_text(text)
-        command = [*SERVED, "capture", str(script), "--out", str(tmp_path / "out")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+        done = run_process(*SERVED, "capture", str(script), "--out", str(tmp_path / "out"))
         assert done.returncode == 2
         assert said in done.stderr
         assert not re.search("Traceback|runpy", done.stderr)
@@ -190,5 +186,5 @@ def test_errors_of_the_script_have_its_frames_alone(tmp_path: Path) -> None:
 
 def test_the_module_needs_no_dependency_but_torch() -> None:
     code = "import sys, mspc.capture; print([n for n in ('numpy', 'lark', 'typer') if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=HANG)
+    done = run_process(sys.executable, "-P", "-c", code)
     assert done.stdout.strip() in ("[]", "['numpy']"), done.stdout + done.stderr  # numpy if torch imports it

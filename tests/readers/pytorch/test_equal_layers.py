@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from mspc import Tensor, nn, value_and_grad
-from mspc.cli import app
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.text.printer import print_graph
 from mspc.readers.pytorch import equal_layers
@@ -20,6 +18,7 @@ from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.plans.strategies import planned
 from mspc.readers.pytorch.plans.written_plan import plan_in
 from tests.exported_programs import Exported
+from tests.serving import invoke
 
 WIDTH, LAYERS = 4, 9
 FLOATS = ("float32", (8, WIDTH))
@@ -150,8 +149,7 @@ def test_pytorch_judges_the_gradients_of_all_layers(tmp_path: Path) -> None:
     """It cannot differentiate a loop, so that the layers that it judges are inlined."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
     options = ["--loss", "loss", "--optimizer", "sgd:lr=0.1", "--against", "torch", "--all"]
-    found = CliRunner().invoke(app, ["verify", str(program(tmp_path)), *options])
-    assert found.exit_code == 0
+    found = invoke("verify", str(program(tmp_path)), *options, status=0)
     assert f"layers.{LAYERS - 1}.up.weight" in found.stdout
     assert "not compared" not in found.stdout
 

@@ -23,7 +23,7 @@ from mspc.readers.pytorch.plans.strategies import LayerPlan, planned
 from mspc.readers.pytorch.plans.written_plan import plan_in, plan_of
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.exported_programs import Exported
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -46,7 +46,7 @@ PLACES = {"parameters": {"places": "Shard(0)"}}
 
 
 def mspc(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SERVED, *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+    return run_process(*SERVED, *arguments, cwd=cwd)
 
 
 def by_plan(said: Mapping[str, Any], *arguments: str, cwd: Path) -> str:

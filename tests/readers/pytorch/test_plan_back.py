@@ -6,7 +6,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +17,8 @@ import pytest
 
 from benchmarks.pytorch.plans_back import PLANS, STEPS, Compared, compared
 from tests.captures import captured
-from tests.conftest import HANG
 from tests.readers.pytorch.test_layer_plans import MEGATRON, PLACES, SAMPLE, SEQUENCE, mspc
+from tests.serving import succeed
 
 torch = pytest.importorskip("torch")
 TRAINED = ("--ranks", "4", "--optimizer", "sgd:lr=1e-1")
@@ -82,9 +81,7 @@ def test_norms_of_heads_and_losses_over_classes(mesh: dict[str, int], tmp_path: 
 
 def losses(folder: Path, *more: str) -> tuple[list[float], list[float]]:
     """Return the losses of one device and of four processes that compute as `plan.py` of the folder says."""
-    command = [sys.executable, str(JOB), str(folder), *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=os.environ | ONE_THREAD)
-    assert done.returncode == 0, done.stderr
+    done = succeed(sys.executable, str(JOB), str(folder), *more, env=os.environ | ONE_THREAD)
     one, many = json.loads(done.stdout)
     return one, many
 

@@ -26,6 +26,7 @@ from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.partition_specs import spec_of
 from mspc.readers.stablehlo.shardings import layout_of
 from mspc.readers.stablehlo.text_reader import read_module, read_text
+from tests.errors import error_of, failure_of
 from tests.stablehlo_texts import STEP, computed, module, numbers, results_of, step_results
 from tests.texts import text_of
 
@@ -100,10 +101,9 @@ def test_constants_in_all_forms() -> None:
 def test_wrong_constants(text: str, message: str) -> None:
     body = f"    %c = stablehlo.constant {text}\n"
     source = module(["%x: tensor<f32>"], body, [("%x", "tensor<f32>")])
-    with pytest.raises(MspcError) as caught:
-        results_of(source, np.float32(0).reshape(()))
-    assert message in "\n".join((caught.value.message, *caught.value.notes))
-    assert caught.value.location is not None
+    error = error_of(results_of, source, np.float32(0).reshape(()))
+    assert message in "\n".join((error.message, *error.notes))
+    assert error.location is not None
 
 
 def test_unknown_kinds_are_named_together() -> None:
@@ -222,9 +222,8 @@ def test_single_changes_are_found(tmp_path: Path, old: str, new: str) -> None:
 
 
 def test_a_wrong_sum_is_named_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError) as found:
-        check(tmp_path, STEP, AFTER.replace("dense<[[0, 1], [2, 3]]>", "dense<[[0, 2], [1, 3]]>"))
-    assert "step.py:7:11" in str(found.value)
+    error = failure_of(check, tmp_path, STEP, AFTER.replace("dense<[[0, 1], [2, 3]]>", "dense<[[0, 2], [1, 3]]>"))
+    assert "step.py:7:11" in str(error)
 
 
 @pytest.mark.parametrize("name", ["gather", "ring", "line", "slices", "scatter", "other_order_in_memory", "loop"])

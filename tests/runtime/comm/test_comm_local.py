@@ -5,7 +5,6 @@ Collectives under MPI give the bits of the simulation.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -20,20 +19,18 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType
-from mspc.ops.collective.collectives import NeighborExchange
-from mspc.ops.collective.exchange import Exchange, PasteSlices
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import RankPlacement
-from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.agreement import arrival_kernels
 from mspc.runtime.comm.interface import combine, pieces
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
-from tests.conftest import HANG
+from tests.errors import failure_of
+from tests.operators import Exchange, NeighborExchange, PasteSlices, Reshape, TupleGetItem
 from tests.redistributions import random_pairs
 from tests.runtime.comm.collectives import digest, results
+from tests.serving import succeed
 
 ALL = (0, 1, 2, 3)
 
@@ -120,10 +117,9 @@ def test_a_rank_that_ends_early_is_reported_to_those_that_wait() -> None:
         if comm.rank != 1:
             comm.all_reduce(np.ones(2), "sum", (0, 1, 2))
 
-    with pytest.raises(ExecutionError) as caught:
-        on_ranks(main, 3)
-    assert "would wait for ever in AllReduce(sum) with ranks" in caught.value.message
-    assert "rank 1 has ended" in caught.value.notes
+    error = failure_of(on_ranks, main, 3)
+    assert "would wait for ever in AllReduce(sum) with ranks" in error.message
+    assert "rank 1 has ended" in error.notes
 
 
 def test_the_failure_of_one_rank_ends_all() -> None:
@@ -155,10 +151,9 @@ def test_a_piece_that_nobody_takes_is_reported() -> None:
         if comm.rank == 1:
             comm.exchange([], [(0, (2,), np.float64)])
 
-    with pytest.raises(ExecutionError) as caught:
-        on_ranks(main, 3)
-    assert caught.value.message == "rank 0 would wait for ever in a send to ranks 1, 2"
-    assert caught.value.notes == ("rank 0 waits in a send to ranks 1, 2", "rank 1 has ended", "rank 2 has ended")
+    error = failure_of(on_ranks, main, 3)
+    assert error.message == "rank 0 would wait for ever in a send to ranks 1, 2"
+    assert error.notes == ("rank 0 waits in a send to ranks 1, 2", "rank 1 has ended", "rank 2 has ended")
 
 
 def test_one_rank_alone() -> None:
@@ -197,10 +192,7 @@ comm.finalize()
 def test_mpi_equals_the_simulation_bit_for_bit() -> None:
     script = Path(__file__).with_name("collectives.py")
     command = [find_mpirun(), "-n", "3", "--oversubscribe", "--bind-to", "none", sys.executable, str(script)]
-    done = subprocess.run(
-        command, env=mpirun_environment(), capture_output=True, text=True, timeout=HANG, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = succeed(*command, env=mpirun_environment())
     simulated = World(3).run(lambda comm: digest(results(comm)))
     assert sorted(done.stdout.split("\n")[:3]) == [f"{rank} {text}" for rank, text in enumerate(simulated)]
 
@@ -209,8 +201,7 @@ def test_a_message_arrives_while_its_sender_computes() -> None:
     """Where ranks cannot read each other's memory, MPI hands long messages over only as both call it."""
     command = [find_mpirun(), "-n", "2", "--oversubscribe", "--bind-to", "none", sys.executable, "-c", SENT]
     environment = {**mpirun_environment(), "OMPI_MCA_smsc": "^cma,xpmem,knem"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*command, env=environment)
     assert float(done.stdout) < COMPUTES / 2
 
 

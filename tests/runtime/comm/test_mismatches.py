@@ -16,15 +16,13 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
-from mspc.ops.collective.point_to_point import Barrier, Receive, Send
-from mspc.ops.control.regions import Scan
 from mspc.runtime.comm.agreement import agree_on_collectives
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.record import StoppedByOther
-from tests.conftest import HANG
+from tests.operators import Barrier, Receive, Scan, Send
 from tests.runtime.comm.mismatches import LARGE, cases, refused, run
 from tests.runtime.region_graphs import graph, run_graphs
-from tests.serving import SERVED
+from tests.serving import HANG, SERVED, run_process
 from tests.shares import is_taken
 
 ALL = (0, 1, 2, 3)
@@ -177,7 +175,7 @@ def test_an_edited_graph_under_mpirun(tmp_path: Path) -> None:
     (folder / name).write_text(f'{before}op: "max"{after}')
     line = [find_mpirun(), "-n", "8", "--oversubscribe", "--bind-to", "none", *SERVED, "run", str(folder)]
     line.append("--synthetic")
-    done = subprocess.run(line, env=mpirun_environment(), capture_output=True, text=True, timeout=HANG, check=False)
+    done = run_process(*line, env=mpirun_environment())
     assert done.returncode == 2, done.stderr
     assert "the ranks' graphs do not fit together: as number " in done.stderr
     shutil.rmtree(folder)

@@ -20,9 +20,10 @@ from mspc.runtime.faults.culprits import explain
 from mspc.runtime.faults.formats.reading import read_records
 from mspc.runtime.faults.record import PID, JobFile
 from mspc.runtime.faults.stopped import Start, in_group
-from tests.conftest import HANG, LOADED
+from tests.conftest import LOADED
 from tests.printed_lines import lines_until
 from tests.runtime.faults.test_waiting import records
+from tests.serving import HANG, run_process
 from tests.shares import is_taken
 
 LIMIT = 3.0 * LOADED
@@ -205,10 +206,7 @@ def test_only_ranks_that_have_all_come_are_cut_off() -> None:
 
 def test_ranks_that_do_not_reach_each_other_end_the_job() -> None:
     environment = {**mpirun_environment(), "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(
-        mpirun_command(2, [sys.executable, "-c", UNREACHABLE]), env=environment, capture_output=True, text=True,
-        timeout=HANG, check=False,
-    )  # fmt: skip
+    done = run_process(*mpirun_command(2, [sys.executable, "-c", UNREACHABLE]), env=environment)
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert len(said) == 1, done.stderr

@@ -6,7 +6,6 @@ import json
 import pickle
 import random
 import re
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from mspc.runtime.faults.formats.plain_pickle import plain_pickle
 from mspc.runtime.faults.formats.reading import read_record_file, read_records
 from mspc.runtime.faults.record import WORDS
 from mspc.runtime.faults.recorded_calls import Record
+from tests.errors import error_of
 from tests.runtime.planted_hangs import FAULTS, Job, as_pytorch_writes, cut, outcome
-from tests.serving import SERVED
+from tests.serving import SERVED, run_process
 from tests.shares import share_of
 
 
@@ -81,10 +81,9 @@ def test_other_pickles_are_refused(
 ) -> None:
     path = tmp_path / "trace_rank_0"
     path.write_bytes(data)
-    with pytest.raises(MspcError) as raised:
-        read_record(path)
-    assert said in raised.value.message
-    assert str(path) in raised.value.message
+    error = error_of(read_record, path)
+    assert said in error.message
+    assert str(path) in error.message
     assert capsys.readouterr().out == ""
 
 
@@ -112,10 +111,9 @@ def test_a_damaged_record_is_left_out_with_a_warning(tmp_path: Path) -> None:
 def test_files_that_are_no_records_are_named(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(MspcError) as raised:
-        read_records([tmp_path])
-    assert said in raised.value.message
-    assert raised.value.exit_status == 2
+    error = error_of(read_records, [tmp_path])
+    assert said in error.message
+    assert error.exit_status == 2
 
 
 def test_records_of_json_and_pickles_are_alike(tmp_path: Path) -> None:
@@ -237,8 +235,7 @@ def test_the_command_prints_the_culprit_and_who_waits(tmp_path: Path) -> None:
             del record["entries"][2]
         (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(record, 2))
     page = tmp_path / "hang.html"
-    command = [*SERVED, "explain-hang", *map(str, sorted(tmp_path.iterdir())), "--page", str(page)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_process(*SERVED, "explain-hang", *map(str, sorted(tmp_path.iterdir())), "--page", str(page))
     assert done.returncode == 1
     facts = json.loads(page.read_text().partition('id="facts">')[2].partition("</script>")[0])
     calls = facts["hang"]["calls"]
@@ -431,10 +428,9 @@ def test_execution_traces_are_compared(tmp_path: Path) -> None:
 )
 def test_damaged_files_are_named(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "file_0.json").write_text(text)
-    with pytest.raises(MspcError) as raised:
-        read_records([tmp_path])
-    assert said in raised.value.message
-    assert raised.value.exit_status == 2
+    error = error_of(read_records, [tmp_path])
+    assert said in error.message
+    assert error.exit_status == 2
 
 
 JOB = {

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
-from mspc.ops.collective.collectives import AllGather, AllReduce, NeighborExchange
-from mspc.ops.collective.point_to_point import Receive, Send
 from mspc.runtime.faults.record import CALLS, ENDED, GRAPH, MARK, PID, RUNNING, STATE, STEP, WAITS
 from mspc.runtime.faults.stopped import (
     BUSY,
@@ -42,10 +40,12 @@ from mspc.runtime.faults.stopped import (
     unpacked,
     work_of,
 )
-from tests.conftest import HANG, LOADED
+from tests.conftest import LOADED
+from tests.operators import AllGather, AllReduce, NeighborExchange, Receive, Send
 from tests.runtime.faults.pauses import NAMED_WITHIN, SCRIPT, pause_job, stop_job
 from tests.runtime.faults.test_waiting import records
 from tests.runtime.graphs import GraphMaker
+from tests.serving import HANG, run_process
 
 ALL, LEFT, RIGHT = (0, 1, 2, 3), (0, 1), (2, 3)
 
@@ -320,9 +320,7 @@ def test_a_rank_that_does_nothing_ends_its_job(tmp_path: Path) -> None:
     stuck = "    if _ == 4 and ms.communication.get_rank() == 1:\n        time.sleep(600)\n"
     script.write_text(SCRIPT.replace("    time.sleep(0.004)\n", stuck))
     command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "4", "--timeout", "3", "--", "9"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=HANG, env=mpirun_environment()
-    )
+    done = run_process(*command, env=mpirun_environment())
     assert done.returncode == 1
     assert re.search(r"for rank 1, which has done nothing for \d+ s after step 5\n", done.stderr)
     assert "error: rank 0 waits in step 6, at " in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.device_choice import DeviceChoice, DeviceOptions, DeviceRequest, Hardware, Probe, choose_device
 from mspc.runtime.gpu import choices as choices_module
 from mspc.runtime.gpu.choices import Choices, StoredChoices, file_of
-from tests.conftest import HANG
+from tests.errors import error_of
+from tests.serving import HANG, succeed
 
 SCRIPT_GPU = DeviceRequest("gpu", 'device_target="GPU"')
 INIT_NCCL = DeviceRequest("gpu", 'init("nccl")')
@@ -84,9 +83,8 @@ def test_the_command_line_beats_the_script_which_beats_what_is_here(
 def test_a_gpu_that_cannot_be_had_is_an_error(
     wanted: str, asked: DeviceRequest, machine: Machine, size: int, message: str, notes: Any
 ) -> None:
-    with pytest.raises(MspcError) as caught:
-        choose_device(wanted, 0, size, asked, machine, size)
-    assert (caught.value.message, list(caught.value.notes), caught.value.exit_status) == (message, notes, 2)
+    error = error_of(choose_device, wanted, 0, size, asked, machine, size)
+    assert (error.message, list(error.notes), error.exit_status) == (message, notes, 2)
 
 
 def test_one_rank_takes_the_gpu_that_the_script_names_and_needs_no_nccl() -> None:
@@ -122,9 +120,8 @@ def test_a_script_cannot_change_the_device_between_networks() -> None:
     hardware = Hardware(probe=Machine(1))
     hardware.choose(SCRIPT_CPU, 1)
     hardware.choose(DeviceRequest(), 1)
-    with pytest.raises(MspcError) as caught:
-        hardware.choose(SCRIPT_GPU, 1)
-    assert caught.value.message == 'device_target="GPU" comes too late: earlier networks of this script run on the CPU'
+    error = error_of(hardware.choose, SCRIPT_GPU, 1)
+    assert error.message == 'device_target="GPU" comes too late: earlier networks of this script run on the CPU'
     forced = Hardware(DeviceOptions("cpu"), probe=Machine(1))
     forced.choose(SCRIPT_CPU, 1)
     forced.choose(SCRIPT_GPU, 1)
@@ -135,9 +132,7 @@ def test_all_ranks_must_have_one_kind_of_device() -> None:
     def body(comm: Any) -> Any:
         hardware = Hardware(local_rank=0, probe=Machine(int(comm.rank != 1)))
         hardware.choose(DeviceRequest(), 3)
-        with pytest.raises(MspcError) as caught:
-            hardware.agree(comm)
-        return caught.value.message
+        return error_of(hardware.agree, comm).message
 
     wanted = "rank 0 runs on a GPU and rank 1 on the CPU; all must run on one kind of device"
     assert World(3).run(body) == [wanted] * 3
@@ -194,7 +189,7 @@ def test_nothing_of_cuda_and_no_numpy_is_loaded_for_the_choice() -> None:
         "import sys; from mspc.runtime.device_choice import *; choose_device('auto', 0, 1)\n"
         "print([m for m in ('numpy', 'cupy', 'mspc.runtime.gpu.device') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = succeed(sys.executable, "-c", code)
     assert done.stdout == "[]\n"
 
 

@@ -24,14 +24,14 @@ from mspc.ops.collective.collectives import (
     Reduce,
     ReduceScatter,
 )
-from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.op import Op
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.stopped import END, packed
 from mspc.runtime.gpu.nccl import NcclComm, groups_of, load_nccl
 from mspc.runtime.gpu.progress import GpuProgress, communicates, out_of_memory
+from tests.errors import failure_of
+from tests.operators import Barrier, PasteSlices, Receive, Send
 from tests.runtime.comm.collectives import digest, results
 from tests.runtime.gpu.fake_gpu import FakeDevice, FakeNccl, fake, fake_move, fake_xp
 from tests.runtime.graphs import GraphMaker, Plus
@@ -193,9 +193,7 @@ def test_a_call_that_nccl_refuses_names_the_group() -> None:
     def body(comm: Comm) -> Any:
         comm.prepare([((0, 1), -1)], together=True)
         comm.fake.run = lambda *_: (_ for _ in ()).throw(RuntimeError("invalid usage"))  # type: ignore[method-assign]
-        with pytest.raises(ExecutionError) as caught:
-            comm.all_reduce(fake(np.ones(2)), "sum", (0, 1))
-        return caught.value.message
+        return failure_of(comm.all_reduce, fake(np.ones(2)), "sum", (0, 1)).message
 
     assert on_ranks(2, body)[0] == "NCCL fails between ranks 0, 1: invalid usage"
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Link, Machine, Rate
 from mspc.analysis.cost.nodes import seconds, sent_bytes, work_of
-from mspc.cli import app
 from mspc.engine.job import Job
 from mspc.ir.types import FLOAT32
 from mspc.ops.collective.one_rank import OneRank
@@ -27,6 +25,7 @@ from mspc.search.calibration.timed_operators import TimingSizes, collectives, pr
 from mspc.search.calibration.timer import Timer, rates_of
 from tests.gpu import test_gpu_executor
 from tests.gpu.test_gpu_executor import TimedGpu
+from tests.serving import invoke
 
 SMALL = TimingSizes((8, 32), (((1, 4, 8),),), (), (1 << 8, 1 << 12), (1 << 8, 1 << 12, 1 << 14), (FLOAT32,),
               (FLOAT32,))  # fmt: skip
@@ -124,7 +123,7 @@ def test_a_machine_that_is_written_is_read_as_it_was(name: str, tmp_path: Path) 
 def test_the_command_writes_a_file_that_the_search_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "ON_CPU", SMALL)
     words = ["calibrate", "--out", "here.toml", "--device", "cpu", "--name", "this one", "-q"]
-    done = CliRunner().invoke(app, [*words, "--tf32"])  # as earlier versions took it
+    done = invoke(*words, "--tf32")  # as earlier versions took it
     assert done.exit_code == 0, done.output
     assert "`mspc search --machine here.toml` takes them" in done.stdout
     machine = read_machine(Path("here.toml"))
@@ -133,6 +132,5 @@ def test_the_command_writes_a_file_that_the_search_takes(monkeypatch: pytest.Mon
 
 
 def test_what_the_command_cannot_write(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path / "here.json")])
-    assert done.exit_code == 2
+    done = invoke("calibrate", "--out", str(tmp_path / "here.json"), status=2)
     assert "a machine's file ends in .toml" in done.stderr

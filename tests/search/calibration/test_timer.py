@@ -12,20 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from mspc.analysis.cost.machine import H200, Link, Machine, Rate
 from mspc.analysis.cost.nodes import seconds
-from mspc.cli import app
 from mspc.engine.job import Job
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.math.arithmetic import Add
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.tensor.embedding import GatherGrad
-from mspc.ops.tensor.parts import Slice
 from mspc.passes.base import VERIFY
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, GpuMemory, Hardware
@@ -39,7 +33,9 @@ from mspc.search.calibration.measured import calibrate
 from mspc.search.calibration.timed_operators import node_of
 from mspc.search.calibration.timer import Timer, empty_step, without_drops
 from tests.gpu.test_shadow_weights_gpu import gpu
+from tests.operators import Add, GatherGrad, MatMul, Slice
 from tests.search.calibration.test_calibration import SMALL
+from tests.serving import invoke
 
 SIDE = 64
 NBYTES = SIDE * SIDE * 4
@@ -188,8 +184,7 @@ def test_a_calm_machine_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_busy_machine_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "ON_CPU", SMALL)
     put_in(monkeypatch, KNOWN, busy())
-    done = CliRunner().invoke(app, ["calibrate", "--out", "here.toml", "--device", "cpu", "-q"])
-    assert done.exit_code == 0, done.output
+    done = invoke("calibrate", "--out", "here.toml", "--device", "cpu", "-q", status=0)
     assert "warning: what was measured for here.toml is not to be believed: the machine was busy" in done.stderr
     assert "note: stop other programs, give every rank a core of its own, and calibrate again" in done.stderr
     assert "too busy" in Path("here.toml").read_text()
@@ -226,8 +221,7 @@ def test_the_search_passes_doubts_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VERIFY, raising=False)
     Path("net.py").write_text(SCRIPT)
     write_machine(Path("busy.toml"), replace(KNOWN, name="busy", doubts=("links: 11 ms for a small AllReduce",)))
-    done = CliRunner().invoke(app, ["search", "net.py", "--ranks", "2", "--machine", "busy.toml"])
-    assert done.exit_code == 0, done.output
+    done = invoke("search", "net.py", "--ranks", "2", "--machine", "busy.toml", status=0)
     assert "warning: the machine busy.toml is not to be believed" in done.stderr
     assert "note: links: 11 ms for a small AllReduce" in done.stderr
     assert "`mspc calibrate --out busy.toml`" in done.stderr

@@ -19,14 +19,13 @@ from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.op import REGISTRY, Op, load_operators
+from mspc.ops.op import REGISTRY, Op
 from mspc.passes.lib.choices import ShardingChoice, multiplies
 from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of, place_forward
 from mspc.search.model.model import ALL_OPERANDS, domain_of
 from tests.shares import share_of
 
-load_operators()
 MOST = 300
 """Plans that are tried one after the other."""
 

@@ -17,7 +17,6 @@ from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.context import freeze
-from mspc.ops.op import load_operators
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.figures import SearchedNetwork
@@ -27,8 +26,6 @@ from mspc.search.plans.table import plans_for
 from tests.memory_limits import Found, case_of, hold, known_plans, searched
 from tests.searched_networks import launched
 from tests.shares import is_taken, share_of
-
-load_operators()
 
 
 def test_no_limit_is_refused_that_a_plan_keeps() -> None:

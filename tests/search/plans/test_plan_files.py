@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mspc.ops.op import load_operators
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.plans.row import PlanResult, file_name
 from mspc.search.plans.table import plan_of_file, plans_for
 from tests.memory_limits import Case, case_of
 
-load_operators()
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
 SHARE = 0.7

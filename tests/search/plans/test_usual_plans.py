@@ -31,8 +31,6 @@ from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.context import freeze
-from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -43,6 +41,7 @@ from mspc.search.plans.limited import HostCopyBudget, HostMemoryUse
 from mspc.search.plans.row import SEARCH, PlanResult, UsualPlans, adopt_faster
 from mspc.search.plans.table import FittedWay
 from tests.analysis.test_counted_bytes import Counting, some
+from tests.operators import Add, BatchMatMul, MatMul, Mul
 from tests.search.blocks_network import blocks
 from tests.shares import share_of
 

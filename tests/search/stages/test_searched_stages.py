@@ -21,6 +21,7 @@ from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.stages.costing import UnitMeasurement, step_seconds
 from mspc.search.stages.network import StagedNetwork
+from tests.errors import error_of
 from tests.pipelining.staged_script import HEAD
 from tests.search.stages.held_less_network import script
 
@@ -173,10 +174,9 @@ def test_a_shape_that_states_the_batch_is_explained_by_the_micro_batches(tmp_pat
     text = script.read_text(encoding="utf-8")
     assert text.count("self.first(x)") == 1
     script.write_text(text.replace("self.first(x)", "self.first(ops.reshape(x, (8, 8)))"), encoding="utf-8")
-    with pytest.raises(MspcError) as raised:
-        searched(str(script), tmp_path, stages=(2,), micro_batches=(4,))
-    assert raised.value.location is not None
-    assert raised.value.notes[-1] == "with 4 micro-batches: a shape that states the rows of the batch must use -1"
+    error = error_of(searched, str(script), tmp_path, stages=(2,), micro_batches=(4,))
+    assert error.location is not None
+    assert error.notes[-1] == "with 4 micro-batches: a shape that states the rows of the batch must use -1"
 
 
 @pytest.mark.parametrize(

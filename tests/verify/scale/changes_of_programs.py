@@ -13,10 +13,8 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, copied_node
 from mspc.ir.types import TensorType
-from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
 from mspc.ops.op import Op
-from mspc.ops.tensor.moving import Concat
-from mspc.ops.tensor.slicing import StridedSlice
+from tests.operators import AllGather, AllReduce, Concat, ReduceScatter, StridedSlice
 from tests.verify.scale.changes_of_nodes import (
     PLACE,
     Change,

@@ -17,6 +17,7 @@ from mspc.commands.verify import verify_scale
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.collectives import AllReduce
+from tests.errors import error_of
 from tests.shares import share_of
 from tests.verify.scale.planted_changes import PLANS, Plan
 
@@ -57,10 +58,9 @@ def copied(compiled: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def refused(folder: Path) -> MspcError:
-    with pytest.raises(MspcError) as caught:
-        verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
-    assert not isinstance(caught.value, ExecutionError)
-    return caught.value
+    error = error_of(verify_scale, str(folder), CompileOptions(loudness=QUIET), 0)
+    assert not isinstance(error, ExecutionError)
+    return error
 
 
 def test_a_file_is_missing(copied: tuple[Path, Path]) -> None:

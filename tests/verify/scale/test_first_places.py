@@ -13,20 +13,17 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_scale
-from mspc.ir.diagnostics import ExecutionError, Location
+from mspc.ir.diagnostics import Location
 from mspc.ir.graph import Builder, Graph, Node, Parameter
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add, AddN, Div, Neg
-from mspc.ops.math.elementwise import Exp, Log
-from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.moving import Reshape
 from mspc.verify.difference import Noise
 from mspc.verify.scale.blame import odd_one
 from mspc.verify.scale.compared import compared
 from mspc.verify.scale.rank_kinds import RankKind
 from mspc.verify.scale.relations import Pieces, PlacesOfScript, files_of, keyed
+from tests.errors import failure_of
+from tests.operators import Add, AddN, AllReduce, Div, Exp, Log, Neg, Tanh, TupleGetItem
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, other_offset
 from tests.verify.scale.changes_of_programs import KINDS, made, rank_of
 from tests.verify.scale.planted_changes import Plan, judged
@@ -317,9 +314,7 @@ def test_an_overflow_that_all_hear_of(compiled: Path, capsys: pytest.CaptureFixt
 
 def test_an_overflow_that_some_do_not_hear_of(compiled: Path) -> None:
     edited(compiled, *EDITS["nobody tells others"])
-    with pytest.raises(ExecutionError) as caught:
-        verify_scale(str(compiled), CompileOptions(loudness=QUIET), 0)
-    notes = "\n".join(caught.value.notes)
+    notes = "\n".join(failure_of(verify_scale, str(compiled), CompileOptions(loudness=QUIET), 0).notes)
     assert re.search(r"that of AllFinite 'all_finite'.* on ranks 1, 3", notes)
     assert "only these ranks find an overflow there" in notes
 
@@ -331,9 +326,8 @@ def test_an_overflow_that_a_stage_does_not_hear_of(staged: Path, capsys: pytest.
         changed, count = re.subn(r"AllFinite\((%\d+), (%\d+), ", r"AllFinite(\2, \2, ", path.read_text())
         assert count == 1
         path.write_text(changed)
-    with pytest.raises(ExecutionError) as caught:
-        verify_scale(str(staged), CompileOptions(loudness=QUIET), 0)
-    assert re.search(r"that of AllFinite 'all_finite'.* on ranks 0, 1", "\n".join(caught.value.notes))
+    error = failure_of(verify_scale, str(staged), CompileOptions(loudness=QUIET), 0)
+    assert re.search(r"that of AllFinite 'all_finite'.* on ranks 0, 1", "\n".join(error.notes))
 
 
 def test_imaginary_parts_are_compared() -> None:

@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mspc.ir.graph import Graph, Node
-from mspc.ops.math.arithmetic import Add
-from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.activation import Tanh
-from mspc.ops.optim.optimizer import AssignAdd
-from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import ReduceSum
 from mspc.runtime.buffers import BufferPlan
 from mspc.runtime.memory import Allocation, MemoryPlan
 from mspc.verify.scale.memory_use import BufferCheck, MemoryCheck, Occupancy, buffer_plan
+from tests.operators import Add, AssignAdd, MatMul, ReduceSum, Tanh, Transpose
 from tests.runtime.test_buffers import TYPE
 from tests.runtime.test_buffers import Maker as BufferMaker
 from tests.runtime.test_memory_plan import Maker, all_reduce

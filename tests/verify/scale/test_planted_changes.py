@@ -17,12 +17,11 @@ from mspc.commands.verify import of_script, verify_scale
 from mspc.commands.verify_folder import of_folder
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node, element_types
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.op import load_operators
 from mspc.verify.scale import proof
 from mspc.verify.scale.execution import run_step
+from tests.errors import failure_of
 from tests.exported_programs import two_layers
+from tests.operators import AllReduce, TupleGetItem
 from tests.shares import share_of
 from tests.verify import planted_in_scripts
 from tests.verify.planted_in_scripts import Script
@@ -198,10 +197,9 @@ def test_sums_over_other_ranks(
     groups: dict[int, str], others: dict[int, str], told: str, compiled: dict[str, str], tmp_path: Path
 ) -> None:
     folder = edited(compiled, tmp_path / "edited", over_other_ranks(groups, others), ALL)
-    with pytest.raises(ExecutionError) as caught:
-        verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
-    assert told in caught.value.notes
-    assert any(re.fullmatch(r"it is in rank_0/\w+\.ir:\d+, %\d+", note) for note in caught.value.notes)
+    error = failure_of(verify_scale, str(folder), CompileOptions(loudness=QUIET), 0)
+    assert told in error.notes
+    assert any(re.fullmatch(r"it is in rank_0/\w+\.ir:\d+, %\d+", note) for note in error.notes)
 
 
 SUM = "AllReduce{op: sum} among ranks"
@@ -217,9 +215,7 @@ def test_ranks_that_never_meet_are_told(group: str, rank: int, compiled: dict[st
     folder = edited(
         compiled, tmp_path / "edited", line("= AllReduce", r"rank_list: \(0, 1\)", group), range(rank, rank + 1)
     )
-    with pytest.raises(ExecutionError) as caught:
-        verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
-    assert NEVER_MEET[group, rank] in caught.value.message
+    assert NEVER_MEET[group, rank] in failure_of(verify_scale, str(folder), CompileOptions(loudness=QUIET), 0).message
 
 
 def test_messages_without_their_partner_are_told(tmp_path: Path) -> None:
@@ -251,7 +247,6 @@ def test_ranks_with_one_row_of_the_batch_are_right(capsys: pytest.CaptureFixture
     assert "equal: 82 values of 16 ranks of 1 kind" in capsys.readouterr().out
 
 
-load_operators()
 SHARE = {
     "stages": (1, 2, 3),
     "halves": (3, 4, 6),

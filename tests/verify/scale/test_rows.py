@@ -18,12 +18,6 @@ from mspc.commands.verify_folder import of_folder
 from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.nn.experts import ExpertPlaces, ExpertProduct
-from mspc.ops.tensor.embedding import OneHot
-from mspc.ops.tensor.selection import Sort, TopK
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale import program_sizes, proof
 from mspc.verify.scale.meetings import along_axes, result_of_rank
@@ -32,6 +26,7 @@ from mspc.verify.scale.proof import ScaleProof
 from mspc.verify.scale.rank_kernels import places_on_each, run_on_all
 from mspc.verify.scale.readers import has_multiples
 from mspc.verify.scale.small_programs import small_programs
+from tests.operators import Add, ExpertPlaces, ExpertProduct, FetchRows, Mul, OneHot, SendRows, Sort, TopK, TupleGetItem
 
 CROWDED = '''import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops

@@ -18,19 +18,10 @@ from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AlltoAll
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Scan, emit_regions
-from mspc.ops.control.structural import StopGradient
 from mspc.ops.math.arithmetic import Add, FloorMod, Less, LessEqual, Neg, Sub
 from mspc.ops.math.reduce import ReduceSum
-from mspc.ops.math.scans import CumSum
-from mspc.ops.nn.softmax import Softmax
-from mspc.ops.op import load_operators
-from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import Gather, GatherGrad, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat, Transpose
-from mspc.ops.tensor.parts import PadV3
-from mspc.ops.tensor.reshape import Cast, Reshape
-from mspc.ops.tensor.selection import GatherD
-from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime import available_memory
 from mspc.runtime.available_memory import available_bytes
 from mspc.runtime.backend import NumPyBackend
@@ -40,7 +31,9 @@ from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
 from mspc.verify.scale.room import check_fits
 from mspc.verify.scale.small_programs import Resized
+from tests.errors import error_of
 from tests.grouped import MANY, grouped
+from tests.operators import Cast, CumSum, GatherD, PadV3, Range, Reshape, Softmax, StopGradient, StridedSlice
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
 from tests.shares import is_taken
@@ -189,7 +182,6 @@ def test_what_is_no_slice_of_one_table() -> None:
 # Every operator on the tensors of all ranks at once gives what its kernel gives rank by rank.
 
 
-load_operators()
 ELSEWHERE = (
     "control.structural", "control.custom", "control.regions", "collective.collectives", "collective.exchange",
     "collective.point_to_point", "collective.row_exchange",
@@ -269,12 +261,11 @@ Net()(Tensor(shape=(64, 1000003), dtype=ms.float32))
 @pytest.mark.usefixtures("own_folder")
 def test_sizes_that_cannot_shrink() -> None:
     Path("net.py").write_text(PRIMES)
-    with pytest.raises(MspcError) as caught:
-        verify_scale("net.py", CompileOptions(ranks=2, loudness=Loudness(quiet=True)), 0)
-    assert caught.value.exit_status == 2
-    assert caught.value.message.startswith("the least sizes that keep the plan as it is do not fit: they take ")
-    assert "parameter 'table' alone 3725.5 GiB" in caught.value.message
-    assert "table (1000003, 500029) keeps its sizes" in caught.value.notes[0]
+    error = error_of(verify_scale, "net.py", CompileOptions(ranks=2, loudness=Loudness(quiet=True)), 0)
+    assert error.exit_status == 2
+    assert error.message.startswith("the least sizes that keep the plan as it is do not fit: they take ")
+    assert "parameter 'table' alone 3725.5 GiB" in error.message
+    assert "table (1000003, 500029) keeps its sizes" in error.notes[0]
 
 
 def chain() -> Graph:
