@@ -1,7 +1,5 @@
 """A real Chromium for tests of pages: found where `.ci/run` puts it or where the system has it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Captures of a script of PyTorch for tests of captured steps."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compiles of scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

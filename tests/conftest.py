@@ -1,7 +1,5 @@
 """Options and fixtures of all tests."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

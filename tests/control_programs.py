@@ -13,8 +13,6 @@ a program differs, fails or hangs. `--processes K` shares the seeds over K proce
 `--show` prints its script.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

@@ -1,7 +1,5 @@
 """Random graphs that read parameters in halves, and update them."""
 
-from __future__ import annotations
-
 import random
 
 from mspc.analysis.aliasing import mark_shadow_weights

@@ -1,7 +1,5 @@
 """Damages the files of a compiled folder, as an editor, a disk, a merge or an attacker might: one change at a time."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -5,8 +5,6 @@ of the tests themselves. Messages that say nothing are left out: that a test beg
 torn down at once.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from functools import partial

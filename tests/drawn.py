@@ -1,7 +1,5 @@
 """Tensors of random numbers, for calls of kinds."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

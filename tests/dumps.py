@@ -1,7 +1,5 @@
 """The dumps of a compile by the names of their passes: tests name no numbers, which change with every new pass."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

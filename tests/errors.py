@@ -1,7 +1,5 @@
 """Errors that calls raise, for tests of their messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Exported programs made by hand, as `torch.export.save` writes them: tests of readers need no PyTorch."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Mapping, Sequence

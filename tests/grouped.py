@@ -1,7 +1,5 @@
 """Tests of many short cases: one test for each operator, not for each of its samples; pytest takes 3 ms for a test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Before slicing all types are global, and every collective or redistribution leaves the global value as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Nodes that run graphs, for tests that interpret graphs of any stage: as plain as what they mean."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

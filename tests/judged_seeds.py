@@ -1,7 +1,5 @@
 """Commands that hold what seeds draw to one device: what comes of a seed, and of many, which are watched."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Kills a process at every call by which it changes files, one process for each call."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

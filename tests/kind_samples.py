@@ -1,7 +1,5 @@
 """Calls of the kinds of ATen that are read, for tests that compare them with PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

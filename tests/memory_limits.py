@@ -6,8 +6,6 @@ though a compiled plan keeps it is a false refusal; a plan that takes longer tha
 slower than it need be.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -6,8 +6,6 @@ the others are weights or inputs, and what comes out goes on in the chain. So an
 itself. Gradients of all weights and an optimizer's updates follow (`tests/random_updates.py`).
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

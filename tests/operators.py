@@ -1,7 +1,5 @@
 """Operators by the names of their classes, whichever modules hold them: `from tests.operators import Add, MatMul`."""
 
-from __future__ import annotations
-
 from mspc.ops.op import REGISTRY, Op, load_operators
 
 load_operators()

@@ -1,7 +1,5 @@
 """Plants errors in the code of this process, and verifies networks in processes of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

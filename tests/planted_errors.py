@@ -10,8 +10,6 @@ runs no judged pass. If a network has nothing that an error touches, another one
 are, and why.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Networks that errors are planted for: each is written so that some passes have work to do on it."""
 
-from __future__ import annotations
-
 HEAD = '''
 import mindspore as ms, numpy as np
 from mindspore import Parameter, Tensor, nn, ops

@@ -1,8 +1,6 @@
 """Errors in code that all devices and ranks share, for `planted_errors.py`: updates, rates, clipping, accumulation,
 loss scales, MPI's collectives, reductions and random masks of data parallel mode, passes that one device runs, too."""
 
-from __future__ import annotations
-
 from tests.planted import Planted
 
 PARALLEL = """

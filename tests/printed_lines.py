@@ -1,7 +1,5 @@
 """The output of a running process, read line by line within a limit."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

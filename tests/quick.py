@@ -5,8 +5,6 @@ The rule needs no marks in files, so that a new test joins by itself; one that t
 core is put into `SLOW`. `tests/test_quick.py` says which folder would be left without any.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

@@ -2,8 +2,6 @@
 
 Graphs are checked behind every pass, as in all tests."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Nothing grows: values stay near one through Tanh. Conditions compare integers, so that no rounding decides.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ end by the way it was made. Whether an exchange of two actions is a fault says a
 actions by what they read; the other faults are faults always.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter

@@ -1,7 +1,5 @@
 """How a random network ends: a loss, the gradients of its weights, clipped or not, and the updates of an optimizer."""
 
-from __future__ import annotations
-
 import random
 from typing import Any, Protocol
 

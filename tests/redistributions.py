@@ -1,8 +1,6 @@
 """Checks of redistribution plans that use none of the planner's own arithmetic: pairs of layouts, the least
 bytes that a redistribution can move, and plans executed on simulated ranks in lock-step."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -5,8 +5,6 @@ for it, and is then cut at random: no plan may be quicker than the stated gap al
 bound where its products are shared by all ranks, and a limit may not bring a quicker plan.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,6 @@ fails, and counts; exits with 1 if there is one. `--processes K` shares the seed
 one network, `--show` prints its script, `--kind KIND` draws networks of one way, form or kind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

@@ -3,8 +3,6 @@
 The share is always the same one: what fails once fails again.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product

@@ -1,7 +1,5 @@
 """Texts of StableHLO written by hand, and their results by mspc: tests of the reader need no JAX."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ chooses is compared with that.
 Times are those of `passes/lib/timeline.py` itself; so is the memory.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from itertools import combinations, pairwise

@@ -5,8 +5,6 @@ gradients. Kernels take sum(gradient of the result * result) for it (Dao et al.,
 but for the rounding of the result; of a query whose keys have much the same value nothing else may be left.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Generator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A way through syntax trees for tests that read all files: `ast.walk` takes four times as long."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Benchmarks that run on a CPU start as the README prints them, from an environment that holds next to nothing."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

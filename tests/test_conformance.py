@@ -3,8 +3,6 @@
 The cases lie beside the checkout and are no part of it; where they are missing these tests are skipped.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The tests of a process that crashes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """The documentation: examples do what they say, links lead somewhere, the site can be built."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

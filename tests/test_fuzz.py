@@ -1,7 +1,5 @@
 """The fuzzer itself: what it looks for it finds, and goes on behind it."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

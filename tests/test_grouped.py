@@ -4,8 +4,6 @@ The share of the drawn cases that is taken, and all of them under `--thorough`.
 Waiting for what a process prints ends: with the lines, or with a failure that shows them.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

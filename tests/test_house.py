@@ -1,7 +1,5 @@
 """The measures of the house: how long a function may be, and limits in tests."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Docstrings of the package are plain technical English, measured as rates of words and openings of sentences."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

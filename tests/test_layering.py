@@ -1,7 +1,5 @@
 """The house rules that a machine can check: who imports whom, what is packaged, how long files are."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Commands run with the lowest versions that setup.cfg declares of the packages that are pure Python."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

@@ -1,7 +1,5 @@
 """docs/reference/names.md is what the index says, and what the index says of names that mspc lacks is so."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

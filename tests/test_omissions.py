@@ -4,8 +4,6 @@ Every test says what is missing and where it belongs. Entries that are left out 
 with their reason; an entry there for what is not left out, or is no more, fails too.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable

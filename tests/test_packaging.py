@@ -1,7 +1,5 @@
 """The sdist and the wheel that is built from it hold every package and its data, and work outside of a checkout."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Errors that are planted in the code are found by `mspc verify`; `planted_errors.py` alone runs all of them."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

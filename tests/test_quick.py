@@ -1,7 +1,5 @@
 """The quick tests touch every folder."""
 
-from __future__ import annotations
-
 from tests.quick import ALSO, FOLDER, SLOW, is_quick
 
 

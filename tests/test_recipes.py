@@ -2,8 +2,6 @@
 where the text says, and the commands give what the text promises.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ ruff finds nothing; its rules stand in pyproject.toml. Rules that checkers are t
 reason.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,8 +1,6 @@
 """Type checkers, strict, find nothing to say on ir/, ops/ and passes/: pyrefly, which takes seconds, and with
 --every-case pyright, which takes more than a minute and looks at what is unknown as well."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Texts in other languages than Python, and tables, in files beside the tests that read them."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from functools import cache

@@ -1,7 +1,5 @@
 """One account of what collectives send and of how long nodes take, for all that asks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Bounds of integers: what operators and loops show of them, and that runs stay wi
 How long values are needed.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

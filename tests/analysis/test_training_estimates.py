@@ -1,7 +1,5 @@
 """Memory and step time of training runs beside figures that can be counted by hand, and beside public measurements."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from dataclasses import replace

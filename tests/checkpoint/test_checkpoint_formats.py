@@ -1,7 +1,5 @@
 """Every format comes back as it was written: files, MindSpore's format, sharded safetensors, strategy files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

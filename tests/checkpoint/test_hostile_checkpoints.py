@@ -1,7 +1,5 @@
 """Pickles, files of MindSpore's formats and strategy files that are hostile or do not fit: one clear message each."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

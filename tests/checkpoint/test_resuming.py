@@ -1,7 +1,5 @@
 """A run that goes on from a checkpoint ends where one ends that nobody stopped, bit for bit on the same strategy."""
 
-from __future__ import annotations
-
 import ast
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damaged sets of a checkpoint: one clear message each, and what is altered is noticed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Any strategy reads any checkpoint: slices equal those of the global tensors, and no byte more is read."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small network that is trained by simulated ranks under any strategy, and saved; what tests of checkpoints share."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sets of a checkpoint as a run writes them, and damage to their files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A GPU for the commands, played on the CPU: its memory is out of NumPy's sight, work waits until somebody waits."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`mspc check`, its budget files and the fixture `mspc_budget`; the samples keep theirs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`mspc ckpt`: what it prints, its JSON, its exit status."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line itself: it starts fast and answers mistakes with text and a status, no traceback."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

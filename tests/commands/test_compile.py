@@ -1,7 +1,5 @@
 """`mspc compile` as a user runs it: files, names, table, JSON, ranks; the same bytes every time."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Mistakes in a script or a network: clear messages at the user's line, status 2, nothing written."""
 
-from __future__ import annotations
-
 import linecache
 import os
 from itertools import product

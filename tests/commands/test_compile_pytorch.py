@@ -1,7 +1,5 @@
 """Commands take exported programs of PyTorch: with losses, optimizers and sizes, and clear messages for the rest."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import textwrap

@@ -1,8 +1,6 @@
 """Damaged folders under `mspc view`, `mspc diff` and `mspc check`: one message and status 2, or a result; nothing half
 written."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Files of a compile that were changed, one change each: `mspc opt` and `mspc run DIR` do what they say or refuse them
 with a message; never a traceback."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

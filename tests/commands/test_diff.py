@@ -1,7 +1,5 @@
 """`mspc diff`: nothing between a compile and itself, what follows from one changed strategy, MindSpore's dumps."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

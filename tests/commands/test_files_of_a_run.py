@@ -1,7 +1,5 @@
 """Files that commands write at their end and read at their beginning: refused before the work, read back as written."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import zipfile

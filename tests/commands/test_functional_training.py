@@ -3,8 +3,6 @@
 Losses and parameters are one device's, however parameters are sharded and whatever the script does with the gradients.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

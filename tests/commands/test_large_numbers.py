@@ -3,8 +3,6 @@
 A path that is no file, or a file that asks for too much, is refused at once: nothing waits, nothing is filled.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

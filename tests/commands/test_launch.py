@@ -1,7 +1,5 @@
 """`mspc launch`: logs, what is printed, restarts, and mistakes in its options."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -3,8 +3,6 @@ sharded.
 `--verbose`, `--quiet`, the progress of `opt`, and what shells complete.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

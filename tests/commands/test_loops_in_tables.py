@@ -3,8 +3,6 @@
 Tables fit the width that there is, and lose nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """Every dump of a compile, put through the next pass by `mspc opt`, is the next dump; who looks on changes nothing."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

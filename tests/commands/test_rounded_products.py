@@ -1,8 +1,6 @@
 """A script that lets GPUs round products of Float32 is estimated by other rates than one that does not, wherever times
 are estimated; old files of machines have rates of one of the two."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mspc run --device`: what is chosen, and that parameters on a device are where the script looks for them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`mspc run DIR`: a compiled program runs from its files alone, and damaged ones are refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

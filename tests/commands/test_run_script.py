@@ -1,7 +1,5 @@
 """`mspc run SCRIPT --simulate`: every rank runs the script from the top with its own state, in turns."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`mspc search`: plans side by side, the file of the best, and compiling by it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`mspc search` asked about meshes, one operator, two plans, and told when to end."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

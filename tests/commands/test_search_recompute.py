@@ -1,7 +1,5 @@
 """`mspc search --memory`: cells computed again, parameters sharded further, and both in plan files."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Notes of `mspc search` beside the figures: whose strategies rows keep, and that they change nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`mspc opt`, `demo`, `passes` and `plan`; the modules that a start loads, and settings that change nothing."""
 
-from __future__ import annotations
-
 import json
 import linecache
 import os

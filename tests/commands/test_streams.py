@@ -3,8 +3,6 @@
 Tables on a real terminal, and options and reports that commands share.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

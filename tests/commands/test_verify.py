@@ -1,7 +1,5 @@
 """`mspc verify`: equal programs pass, a program that differs is named with its first operator."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """`mspc verify` of what `mspc compile` wrote, as it is and edited by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

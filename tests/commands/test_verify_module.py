@@ -1,7 +1,5 @@
 """`mspc verify --torch --against torch` holds one device against the module itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

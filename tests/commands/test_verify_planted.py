@@ -1,8 +1,6 @@
 """`mspc verify` finds what it once missed, and does not find what rounding makes: each with one kernel or one part of
 the runtime changed in this process, or a network that used to be called different."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

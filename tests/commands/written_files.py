@@ -1,7 +1,5 @@
 """Commands in a folder of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

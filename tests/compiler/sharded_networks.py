@@ -1,7 +1,5 @@
 """Sharded networks for 8 ranks: the beginning of their scripts, tables of them, their compile and their proof."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mspc.commands.compile import CompileOptions

@@ -3,8 +3,6 @@
 Gradients that a network takes within itself, or stops there: sharded over ranks all is as on one device.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager

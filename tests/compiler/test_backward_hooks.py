@@ -2,8 +2,6 @@
 
 Expected values are computed by hand; MindSpore 2.10 gives the same in PyNative mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Convolutional networks on simulated ranks, sharded along every dimension, train as on one device: losses and all
 parameters."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compiling a cell without running it, as programs of MindSpore ask for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

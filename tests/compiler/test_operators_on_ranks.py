@@ -1,8 +1,6 @@
 """Operators whose strategies cut what they reduce, look up or scatter, and uneven dimensions: each network equals one
 device, and strategies that cannot be are refused."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The levels of optimizer parallel: what ranks store in slices, what they gather when, and what it holds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

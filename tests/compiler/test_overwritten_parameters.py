@@ -3,8 +3,6 @@ on ranks and in the programs of GPUs.
 Cells that are recomputed for gradients read what their parameters held, though they overwrite them in every turn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from importlib.util import find_spec

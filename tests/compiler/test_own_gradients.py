@@ -1,7 +1,5 @@
 """Modes that run the script's own collectives alone: gradients that none of them reduces are named once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training steps that scripts write themselves, as for BERT: scaled losses, reduced and clipped gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every documented way to train in parallel, as a script on eight ranks: equal to one device, and seen in the graph."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections import Counter

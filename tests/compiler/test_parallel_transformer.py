@@ -1,7 +1,5 @@
 """Transformers of `parallel._transformer` on eight ranks, two by four, train as on one device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Networks of language and recommendation on eight simulated ranks, each in its own mode, train as on one device."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Every rank's graphs, made once for its kind, are byte for byte those of the passes run for that rank alone."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A called network returns, where every rank feeds its own rows, its rows of results that have rows, the rest
 replicated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Layouts that are given beside operators that compute (`Cell.shard`, `reshard`, `VirtualDataset`), and operators
 that are decomposed to carry out their strategies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

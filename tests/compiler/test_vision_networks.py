@@ -1,7 +1,5 @@
 """Convolutional networks of the literature on simulated ranks train two steps as on one device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any

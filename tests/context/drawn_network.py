@@ -4,8 +4,6 @@ Both scripts write to `rank_R.npz` in their folder the losses of all steps, and 
 the whole gradient changes.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A strategy on the sequence of an attention is enough: what ranks exchange for it, and what is said of mistakes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from functools import cache

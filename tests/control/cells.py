@@ -1,7 +1,5 @@
 """Cells and parameters for judges that run a script as plain Python: a parameter is an attribute that is assigned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any

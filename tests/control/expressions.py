@@ -4,8 +4,6 @@ Values stay small where what is assigned goes through `settled`. Comparisons of 
 so that few are near a tie; `tests/control/plain.py` notes how near they come.
 """
 
-from __future__ import annotations
-
 from tests.control.scope import Scope, Shape, Variable
 
 UNARY = ("ops.tanh({})", "ops.sin({})", "ops.exp(ops.tanh({}) - 1.0)", "-({})", "ops.cos({})")

@@ -1,7 +1,5 @@
 """Runs a script of one rank on a GPU, emulated where there is none, and its graphs on the CPU beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch

@@ -5,8 +5,6 @@ The text runs under any names `ms`, `nn`, `ops`, `np`, `Tensor` and `Parameter`,
 and `total`, a sum of its float results, which is differentiated.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The names that a line of a random program may use, and the lines that are written so far."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Generator, Sequence

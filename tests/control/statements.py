@@ -5,8 +5,6 @@ where all branches of an `if` make it. A name keeps its kind and its shape. `con
 its loop has moved on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tests.control.expressions import condition, count, counter, flag, floats, settled

@@ -1,7 +1,5 @@
 """Runs work in processes that are watched: what takes too long, or ends its process, is named, and the rest goes on."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ device that is fed the global batch.
 `python -m tests.data_parallel.drawn_batches SEED COUNT` runs many.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Random networks with loops, branches, equal layers and random masks: ranks in data parallel mode have the parameters,
 optimizer states and rows of one device on the global batch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`mspc doctor`: what it prints, its JSON, its exit status; and the list where an import of a script fails."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Code that a script does not reach, names bound again, files that are not there, and errors in large trees."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A limited number of graphs of a cell is stored; others are given up and compiled again."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from pathlib import Path

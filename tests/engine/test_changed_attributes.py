@@ -1,8 +1,6 @@
 """A call after a change of the script computes with the script as it is: in PyNative mode the network is compiled
 again, in graph mode, as in MindSpore, it is not, and a warning says so."""
 
-from __future__ import annotations
-
 import random
 import types
 from collections.abc import Callable, Generator

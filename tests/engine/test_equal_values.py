@@ -1,7 +1,5 @@
 """Ranks that must feed the same batch, or the same slice of it, and do not, are refused in the first steps."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

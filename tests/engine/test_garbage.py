@@ -1,7 +1,5 @@
 """A compile looks for garbage rarely, and a script as it did before."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

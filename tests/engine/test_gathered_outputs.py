@@ -4,8 +4,6 @@ The output of ranks under an mpirun that mspc has started comes complete, and a 
 nowhere.
 """
 
-from __future__ import annotations
-
 import json
 import linecache
 import os

@@ -1,7 +1,5 @@
 """Ranks that train together and do not begin alike are told what differs, and those that may differ are not."""
 
-from __future__ import annotations
-
 import linecache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Collectives that a script calls outside of a network: ranks that do not call the same, and compiles without ranks."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """First values that are drawn ahead are those that are drawn in their turn."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Running a user's script: as plain Python would, with errors that show the user's own lines only."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

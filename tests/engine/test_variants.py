@@ -3,8 +3,6 @@
 Copies of networks train apart from what they were copied from.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import json

@@ -1,7 +1,5 @@
 """Files are complete or not there: killed at every call, on a full disk, where names cannot be."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -3,8 +3,6 @@
 Both write to `rank_R.npz` in their folder the loss, all gradients, and the parameters behind two steps.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from pathlib import Path

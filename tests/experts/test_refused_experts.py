@@ -1,7 +1,5 @@
 """Layers of experts: refused ones, random ones beside one device, training, and the rows that ranks exchange."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

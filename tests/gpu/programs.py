@@ -1,7 +1,5 @@
 """Small training programs for the tests of the GPU runtime, compiled for one rank."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

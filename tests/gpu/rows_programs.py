@@ -1,7 +1,5 @@
 """A program of ranks that exchange rows by their places."""
 
-from __future__ import annotations
-
 from mspc.ir.graph import Builder, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from tests.operators import Add, FetchRows, SendRows

@@ -1,7 +1,5 @@
 """Two transformer layers, data parallel by tensor parallel, for tests on several ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Conditional nodes as the driver is asked for them, of a driver that takes notes."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 from collections.abc import Iterator

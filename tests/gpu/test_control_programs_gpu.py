@@ -1,7 +1,5 @@
 """Random programs with control flow on a GPU; `python -m tests.control_programs SEED COUNT --gpu` looks at more."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

@@ -1,7 +1,5 @@
 """Decisions of a GPU within a step's CUDA graph: how often a loop turns and which way a branch goes."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import time

@@ -1,7 +1,5 @@
 """Errors within graphs that run graphs on a GPU are named as on CPUs, and work that cannot be captured runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

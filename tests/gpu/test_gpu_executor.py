@@ -1,7 +1,5 @@
 """The GPU executor beside the NumPy executor: the same networks, planned memory, the real CUDA code of all kernels."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

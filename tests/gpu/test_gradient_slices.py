@@ -1,7 +1,5 @@
 """Updates that read their gradients where a joined product has left them, on an emulated GPU."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Products that were joined, on a GPU or an emulated one: steps are those of the products one by one on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """States and activations in the host's memory on a GPU: pinned arrays, copies on streams of their own, equal bits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Collectives over the memory of peers: real kernels in processes of their own, that share what GPUs would share."""
 
-from __future__ import annotations
-
 import gc
 import mmap
 import multiprocessing

@@ -1,7 +1,5 @@
 """Collectives in pieces on emulated GPUs: planned memory, pieces of rows and columns, collectives in their place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

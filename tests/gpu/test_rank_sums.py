@@ -1,8 +1,6 @@
 """Kernels along rows that add up what ranks hold, as they read it: real kernels in processes of their own, that share
 what GPUs would share."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Sharded steps on several emulated GPUs beside NumPy: planned memory, real kernels, collectives in their place."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

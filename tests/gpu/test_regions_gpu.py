@@ -1,7 +1,5 @@
 """Graphs that run graphs on the GPU executor give what the NumPy executor gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

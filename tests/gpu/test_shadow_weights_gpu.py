@@ -1,7 +1,5 @@
 """Copies of parameters in halves that the optimizer's kernels write: the same bits as if every step made them anew."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace

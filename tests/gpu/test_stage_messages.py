@@ -2,8 +2,6 @@
 other, or through a communicator.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import time

@@ -1,7 +1,5 @@
 """Tables that are looked up and trained on GPUs, beside the NumPy executor and the steps without groups."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Graphs for the tests of the text form: one by hand that shows every part of it, and random ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path

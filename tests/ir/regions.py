@@ -1,7 +1,5 @@
 """Texts whose nodes run graphs, for tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.texts import text_of

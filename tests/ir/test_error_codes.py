@@ -1,7 +1,5 @@
 """The codes of errors: every example of the table gives its code, and its right form works."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 import os

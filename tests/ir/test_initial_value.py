@@ -1,7 +1,5 @@
 """Initial values as data: slices equal the global tensor's, descriptions read back equal, damaged ones are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -3,8 +3,6 @@
 Stand-ins answer as a value would, and ranks of one kind are those that would answer the same.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from typing import Any

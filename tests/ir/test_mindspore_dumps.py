@@ -1,7 +1,5 @@
 """MindSpore's own dumps are read, and what is printed of them is read back equal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

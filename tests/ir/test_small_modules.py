@@ -1,8 +1,6 @@
 """Classes that become dataclasses when they are first used, names that a mistyped one may have meant, and files whose
 writing is ended."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

@@ -1,8 +1,6 @@
 """Arguments that can be given by name only, in calls of cells and of functions that `jit` compiles; what a compiled
 function cannot do, and what to write instead."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

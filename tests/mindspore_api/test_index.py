@@ -1,7 +1,5 @@
 """Rows of the index: what they say, what is made of them, and which mistakes in a table are told."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any

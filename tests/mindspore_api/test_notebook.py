@@ -1,7 +1,5 @@
 """A notebook from start to end, in a kernel of its own: networks in cells, one that fails, one that is written anew."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

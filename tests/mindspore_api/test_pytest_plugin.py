@@ -1,7 +1,5 @@
 """Tests of scripts that import mindspore, under pytest alone and under mpirun."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

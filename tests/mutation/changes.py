@@ -3,8 +3,6 @@
 Changes keep lines and names, so that a function's new code is found by the name and the line of its old code.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import gc

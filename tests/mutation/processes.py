@@ -1,7 +1,5 @@
 """Calls that are made in forked processes, from which an endless loop or a crash does not come back."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The changes that `python -m tests.mutation` makes, and how they come into functions that are loaded."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from pathlib import Path

@@ -5,8 +5,6 @@ Networks are those of sharded sequences, of experts and of pipelines (`tests/con
 `tests/pipelining`), each with the script that it has for one device, which gets the optimizer alone.
 """
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """Within a limit of memory searches choose what lives on the host, where that is the quickest."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """States and activations in the host's memory: the same bits, memory that falls by what lives there, and mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Searches in stages choose what lives on the host within a limit of memory; what they tell is what their plan compiles
 to."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The backend on which kernels of operator tests run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

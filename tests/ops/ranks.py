@@ -1,7 +1,5 @@
 """Runs an operator as the ranks do: as each rank's own form of it, or as the operators that it expands to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

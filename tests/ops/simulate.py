@@ -2,8 +2,6 @@
 ranks.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import zlib

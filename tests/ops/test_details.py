@@ -4,8 +4,6 @@ Declarations of operators about memory hold for their kernels: views, updates in
 Operators of numbers alone refuse Bool, in a network and outside of one; others keep it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tensors without elements through every operator: the right shapes, on ranks too, or an error that says what lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The gamma function and what is made of it, against SciPy, at the ends of their ranges too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Every operator's samples with numbers that sharding gets wrong first: NaN, infinities, ties, zeros of both signs,
 places that there are not. Ranks together have what one device has, and refuse what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

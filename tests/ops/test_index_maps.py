@@ -4,8 +4,6 @@ Tables that are sharded along the looked-up dimension: what another rank owns is
 GroupedMatmul: each group of rows is what it would be alone, on one device and on ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

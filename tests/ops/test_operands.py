@@ -1,7 +1,5 @@
 """Operands and arguments that do not fit, each with its exact message; calls that pass attributes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests generated from every operator's samples: types, gradients, linearity, every legal strategy."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operators by name: the table that is read from the text of the modules says the same as the modules."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

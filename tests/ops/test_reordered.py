@@ -1,7 +1,5 @@
 """Operators that say how they work on tensors in other orders do so: the same numbers, whatever the order."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any

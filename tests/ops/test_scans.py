@@ -1,7 +1,5 @@
 """Scans beside PyTorch: infinities and NaN, lines of no and of one element, recurrences, sharded infinities."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

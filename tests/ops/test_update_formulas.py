@@ -1,7 +1,5 @@
 """Operators of updates beside their formulas, element by element, at once and block by block."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Unlike `judging.py`, which goes through tables of stateless names with every ele
 difference, takes any callable, and measures by the largest element.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

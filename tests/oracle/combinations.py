@@ -1,7 +1,5 @@
 """Judges of functions that are several operators: norms, variances, sums in Einstein's notation, margins, diagonals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

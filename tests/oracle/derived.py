@@ -1,7 +1,5 @@
 """Judges of functions that are made of other functions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

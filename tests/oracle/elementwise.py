@@ -1,7 +1,5 @@
 """Judges of what works element by element."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

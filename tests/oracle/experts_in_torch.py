@@ -1,7 +1,5 @@
 """The small networks of experts of `benchmarks/networks/experts.py` in PyTorch: a product of rows for each expert."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any

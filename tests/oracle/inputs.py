@@ -1,7 +1,5 @@
 """Inputs that judges are asked about: every element type, signs, zeros, infinities, ties, empty and single ones."""
 
-from __future__ import annotations
-
 import itertools
 
 import ml_dtypes

@@ -3,8 +3,6 @@
 `against.py` is for single calls in tests of their own.
 """
 
-from __future__ import annotations
-
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Judges of matrices, windows and transforms of parts of signals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

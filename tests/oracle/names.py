@@ -1,7 +1,5 @@
 """Public names, and the places where a short one stands."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from mspc import mint, ops

@@ -1,7 +1,5 @@
 """Defines a case of a training step: numbers made by mspc, and the same by PyTorch or a formula written down apart."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

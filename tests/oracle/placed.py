@@ -1,7 +1,5 @@
 """Judges of what puts elements at places, cuts tensors and puts them side by side."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

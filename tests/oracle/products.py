@@ -1,7 +1,5 @@
 """Judges of products of matrices and of arithmetic on three tensors."""
 
-from __future__ import annotations
-
 from tests.oracle.inputs import drawn
 from tests.oracle.judging import torch
 from tests.oracle.names import everywhere

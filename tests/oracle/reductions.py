@@ -1,7 +1,5 @@
 """Judges of what combines or compares elements along dimensions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

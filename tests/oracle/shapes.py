@@ -1,7 +1,5 @@
 """Judges of what makes tensors, and moves, repeats, chooses or joins elements."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Judges of simple functions element by element, of sorted elements and of counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Judges of special functions, by SciPy: PyTorch has few of them, and passes gradients through fewer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

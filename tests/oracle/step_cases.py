@@ -1,7 +1,5 @@
 """Compares steps of a small network with PyTorch's: clipping, accumulation of gradients, loss scales with overflow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

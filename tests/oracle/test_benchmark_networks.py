@@ -1,7 +1,5 @@
 """The networks of benchmarks/gpu/networks are the same in mspc and in PyTorch: losses, gradients, losses as trained."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,8 +1,6 @@
 """Cells against PyTorch's, values and gradients; every public cell has a judge, here or in a file that
 tests/omissions.toml names, or a reason there why it has none."""
 
-from __future__ import annotations
-
 from functools import reduce
 from pathlib import Path
 from typing import Any

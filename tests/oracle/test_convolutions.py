@@ -1,7 +1,5 @@
 """Convolutions, pooling, resizing and normalisation of channels against PyTorch: values and every gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The counterparts with which `mspc verify --against torch` compares operators: each on the operator's own samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

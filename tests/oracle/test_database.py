@@ -1,7 +1,5 @@
 """Public names of operators that PyTorch's own database has, beside PyTorch on the database's samples."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import warnings

@@ -1,8 +1,6 @@
 """Normalisations, activations, Fourier transforms, triangular systems and updates against PyTorch, in half precision
 and at the ends of their range too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

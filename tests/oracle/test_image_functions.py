@@ -1,7 +1,5 @@
 """Functions and cells of images against PyTorch, by all their names: values, every gradient, and places of maxima."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple

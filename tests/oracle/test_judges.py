@@ -1,8 +1,6 @@
 """Public functions, operators and tensor methods against PyTorch: every name with every case of its judge, eager and
 compiled; every public name has a judge or a reason."""
 
-from __future__ import annotations
-
 import random
 from importlib import import_module
 from typing import Any

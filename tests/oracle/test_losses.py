@@ -1,8 +1,6 @@
 """Losses against PyTorch: classes that are ignored or weighted, several dimensions, reductions, probabilities at the
 ends of their range."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

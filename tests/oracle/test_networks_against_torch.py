@@ -1,7 +1,5 @@
 """Random networks of the operators that PyTorch judges, on one device beside PyTorch."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

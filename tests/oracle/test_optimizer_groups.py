@@ -1,7 +1,5 @@
 """Groups of parameters of `mindspore.mint.optim`, against PyTorch's optimizers of the same names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Losses of sharded networks: values and gradients in every mode equal PyTorch's of the whole batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The judge of training steps: every optimizer and schedule has a case, all agree, and what is wrong is found."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

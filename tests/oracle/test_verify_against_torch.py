@@ -1,7 +1,5 @@
 """`mspc verify --against torch`: equal where nothing is wrong; wrong kernels, rules and derivatives are named."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

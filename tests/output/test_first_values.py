@@ -1,7 +1,5 @@
 """A compile stores how initial values are made, and arrays only where the script brought arrays."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

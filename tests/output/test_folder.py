@@ -1,7 +1,5 @@
 """The output folder is replaced at once, filled when empty, refused when it holds somebody's files."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Compiles of these tests infer the type of every node again after every pass."""
 
-from __future__ import annotations
-
 import pytest
 
 from mspc.passes.base import VERIFY

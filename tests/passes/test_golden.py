@@ -7,8 +7,6 @@ A case with a `CASE.err` must fail with exactly that message.
 Data parallel mode: a rank's graph takes its own rows for the batch, whatever an operator does with sizes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

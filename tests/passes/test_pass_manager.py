@@ -1,7 +1,5 @@
 """The manager through which every pass runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Both scripts write to `rank_R.npz` in their folder what every step gives, and all parameters and states in the end.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

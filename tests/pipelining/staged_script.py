@@ -1,7 +1,5 @@
 """A small script of a network in two stages, which tests of one rule each complete and run on simulated ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from pathlib import Path

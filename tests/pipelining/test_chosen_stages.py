@@ -1,7 +1,5 @@
 """A cell without a stage gets one, and the graph says by which rule."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

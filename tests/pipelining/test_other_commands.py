@@ -1,7 +1,5 @@
 """Commands with networks in stages: pictures of their schedules, and targets that they do not take yet."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -4,8 +4,6 @@ Right random schedules, as tables of a user's, run to their end under mpirun and
 Timelines of schedules as text.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables of schedules are read as they were written; what is wrong in them is told with line, column and remedy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

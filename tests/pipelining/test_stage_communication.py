@@ -1,7 +1,5 @@
 """Messages of stages: rings of keys, values along residuals, and joined matmuls."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from pathlib import Path

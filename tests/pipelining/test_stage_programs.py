@@ -1,7 +1,5 @@
 """Training, inference and early results of networks in stages: each has the numbers of one stage."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

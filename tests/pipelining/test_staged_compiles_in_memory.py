@@ -1,7 +1,5 @@
 """Facts of a pipeline that is compiled without being run: one stage's messages and parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Timelines of schedules and of compiles: durations, copies to the host, idle time."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Strategy files: what a run and a compile write to them, and what a network that reads one becomes."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Small graphs made by hand, for tests of the runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

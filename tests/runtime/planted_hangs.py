@@ -6,8 +6,6 @@ without the program. `--real N` runs N other jobs with gloo, and `--mpi N` with 
 NCCL's calls are issued ahead of the device; gloo records no messages, groups or states, as PyTorch 2.13 does.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Graphs within graphs made by hand, for tests of the runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Programs of hand-written texts with graphs that nodes run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Memory of a GPU beside a plan, as it was measured on one where that is known.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

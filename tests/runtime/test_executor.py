@@ -1,7 +1,5 @@
 """The executor: order, freeing, updates in place, errors, losses that are not finite."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run that is killed, whichever process it is, leaves no process and no file."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

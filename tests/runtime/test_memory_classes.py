@@ -1,7 +1,5 @@
 """The uses of a step's bytes: parameters, states of optimizers, gradients, activations, temporary buffers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

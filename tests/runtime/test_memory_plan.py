@@ -1,7 +1,5 @@
 """Planned memory of a step: shared by lifetimes, on two streams, found right by running it in any order."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterable

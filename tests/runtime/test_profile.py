@@ -5,8 +5,6 @@ Tuples that calls hand to each other: the program runs, is read back, loses what
 none.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

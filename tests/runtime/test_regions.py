@@ -1,7 +1,5 @@
 """Nodes that run graphs, on one rank, compared with plain NumPy."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path

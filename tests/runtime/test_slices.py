@@ -1,7 +1,5 @@
 """Slices of global tensors, their gathering, the feeding of data, and what ranks settle before they start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

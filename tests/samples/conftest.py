@@ -1,7 +1,5 @@
 """How the samples' tests run mspc: as a user does, from a folder of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The generation sample: its tokens are the same on any number of ranks, and those of a decoder in NumPy."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The operator-parallel sample: two ways to write its strategies, one device, and MPI give the same training."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

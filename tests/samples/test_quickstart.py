@@ -4,8 +4,6 @@ The sample of checkpoints: a run that resumes on other ranks ends where one ends
 The sample of checkpoints under `mspc launch --max-restarts`.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """The sample's ResNet, narrow and with one block a stage, on simulated ranks beside one device: every mode, channels
 sharded and height sharded; in steps of training, and as `mspc verify` has it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from functools import cache

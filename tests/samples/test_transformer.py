@@ -1,7 +1,5 @@
 """The transformer sample: whatever the number of ranks, its losses are one rank's."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

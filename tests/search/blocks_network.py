@@ -1,7 +1,5 @@
 """A script of three blocks of norm, up and down, which trains with Adam: searches within limits of memory take it."""
 
-from __future__ import annotations
-
 _SCRIPT = """
 import mindspore as ms
 from mindspore import Tensor, nn, ops

@@ -1,7 +1,5 @@
 """Commands that tests run: those of mspc cost no start of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

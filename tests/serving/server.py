@@ -7,8 +7,6 @@ beside the socket is Python. The server ends with the process that started it. P
 second process, which loads PyTorch once the first of them comes.
 """
 
-from __future__ import annotations
-
 import array
 import atexit
 import contextlib

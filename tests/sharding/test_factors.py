@@ -1,7 +1,5 @@
 """Factor rules: parsing, shapes, layouts, messages."""
 
-from __future__ import annotations
-
 import pytest
 
 from mspc.ir.layout import Layout

@@ -4,8 +4,6 @@ The proof has to find each equal to one device. Prints those that differ and the
 with 1 if one differs. Steps that `--captures` has already need no PyTorch.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

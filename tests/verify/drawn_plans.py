@@ -1,7 +1,5 @@
 """Random training steps and the ways in which they are parallel. `drawn_steps.py` builds them with PyTorch."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

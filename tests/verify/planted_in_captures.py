@@ -6,8 +6,6 @@ drawn again; the proof has to find all others. Prints each edit that is missed o
 end, of JSON with `--json`; exits with 1 if one is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

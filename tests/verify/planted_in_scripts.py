@@ -5,8 +5,6 @@ fused. `mspc verify` has to report it at the changed node or at its next reader 
 change that is reported elsewhere, and counts at the end; exits with 1 if less than 95 % are reported at their place.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -1,7 +1,5 @@
 """How far values may be apart that ranks, one device and judges compute."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`mspc verify` of networks in stages: right ones are equal to one device, and planted faults are found and named."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Single edits of captured steps are found, at the changed node or its next reader.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads a page's data back, as its own code does, to hold it against graphs."""
 
-from __future__ import annotations
-
 import html.parser
 import json
 from pathlib import Path

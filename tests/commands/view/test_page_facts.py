@@ -3,8 +3,6 @@
 The content of a page about the graphs that nodes run.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

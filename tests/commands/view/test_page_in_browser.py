@@ -1,7 +1,5 @@
 """Questions that people ask of a compile, answered by clicks in a real browser: three at most for each."""
 
-from __future__ import annotations
-
 import copy
 import json
 import time

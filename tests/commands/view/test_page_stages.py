@@ -1,7 +1,5 @@
 """The page's content for networks in stages: the schedule, the messages, and the values that each stage holds."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mspc view` and `mspc.view`: what they take, what they write, what they say."""
 
-from __future__ import annotations
-
 import json
 import webbrowser
 from pathlib import Path

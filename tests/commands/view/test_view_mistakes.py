@@ -1,7 +1,5 @@
 """Targets that `mspc view` refuses, each with one clear message and status 2."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

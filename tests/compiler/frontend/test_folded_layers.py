@@ -1,7 +1,5 @@
 """Equal cells of a class that asks for it are one graph, and compute what inlined ones do, to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

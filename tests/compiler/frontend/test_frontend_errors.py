@@ -1,8 +1,6 @@
 """Code that the front end refuses: the exact message, and the exact text under the carets."""
 
 # ruff: noqa: F821, F841, RUF059 - wrong programs are the subject
-from __future__ import annotations
-
 import asyncio
 import math
 import threading

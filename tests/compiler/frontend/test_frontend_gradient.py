@@ -1,7 +1,5 @@
 """Gradients that a network asks for: every form of the request, against finite differences or by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

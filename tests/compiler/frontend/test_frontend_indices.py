@@ -1,7 +1,5 @@
 """Indices of tensors: what a compiled function reads and assigns by them is what NumPy does, gradients included."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

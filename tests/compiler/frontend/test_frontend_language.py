@@ -1,8 +1,6 @@
 """Every function here is read by the front end and run as a graph, and called by Python on eager
 tensors: both must agree."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """Networks as graphs: names, scopes, source spans, parameters, constants, strategies, phases, warnings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF005  tensors are added to lists, which does not join them
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Mistakes of loops and branches that tensors decide: their places, both types, and what would be right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

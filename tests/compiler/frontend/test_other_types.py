@@ -1,7 +1,5 @@
 """Values that branches leave in other shapes, types or lengths are used as the one that they are, as Python does."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

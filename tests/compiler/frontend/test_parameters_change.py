@@ -6,8 +6,6 @@ compile may refuse a case. If it does not, its results before and after the para
 function on plain tensors, and its gradient is the difference of those.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections import Counter

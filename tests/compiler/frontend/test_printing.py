@@ -6,8 +6,6 @@ The expected values were read off MindSpore 2.10.0 in both modes, but for `quart
 gradient has the type of what it belongs to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

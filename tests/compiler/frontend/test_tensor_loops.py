@@ -1,7 +1,5 @@
 """Loops and branches that tensors decide: graphs compute what Python does, with every way to leave them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DLRM (Naumov et al. 2019): embedding tables sharded by rows or by columns, and products of every two features."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

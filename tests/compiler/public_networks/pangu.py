@@ -1,8 +1,6 @@
 """A language model after PanGu-alpha (Zeng et al. 2021): layers of the library, on top of them one whose queries are
 embeddings of places; layers are placed by a function, updates shared by replicas, gradients clipped by their norm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Recommendation and words: Wide & Deep (Cheng et al. 2016), NCF (He et al. 2017), and an LSTM that classifies
 (Hochreiter and Schmidhuber 1997)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mspc import Parameter, nn

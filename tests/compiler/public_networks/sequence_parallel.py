@@ -2,8 +2,6 @@
 heads, norms and residuals are sharded along the sequence. By tuples over rows of matrices, or by Layouts over three
 dimensions."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

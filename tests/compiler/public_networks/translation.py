@@ -1,8 +1,6 @@
 """The Transformer (Vaswani et al. 2017): encoder, decoder, smoothed labels, padding, a warm-up of the learning rate,
 and a training step of its own with a scaled loss."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ViT (Dosovitskiy et al. 2020), sharded over images and heads by strategies of operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mspc import Parameter, Tensor, nn, ops

@@ -1,7 +1,5 @@
 """ConvNeXt, which normalises channels last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks whose result is an image: UNet, DeepLab, a style network."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mspc import nn, ops

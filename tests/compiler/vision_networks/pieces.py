@@ -1,7 +1,5 @@
 """Pieces of newer networks in one: asymmetric kernels, split attention, CBAM, YOLO's focus and SPP, unpooling."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mspc import nn, ops

@@ -1,7 +1,5 @@
 """ShuffleNetV2: depthwise convolutions between channels that are shuffled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mspc import nn

@@ -1,7 +1,5 @@
 """The messages of a job that has ended name the cause first."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Jobs on two hosts, which are network namespaces of this machine with a cable between them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

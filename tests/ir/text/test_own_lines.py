@@ -1,7 +1,5 @@
 """Files that mspc wrote are split into the parts into which the grammar splits them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Bad text gives one message with its line, never another exception."""
 
-from __future__ import annotations
-
 import random
 import re
 import sys

@@ -1,7 +1,5 @@
 """The printer's text is read back equal."""
 
-from __future__ import annotations
-
 import random
 import re
 import sys

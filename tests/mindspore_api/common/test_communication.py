@@ -1,7 +1,5 @@
 """Ranks and groups."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Random integers, orders and choices: their distribution, their seeds, and the same numbers on any number of ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ strategies, and what a compiled function cannot do. IndexError, KeyError, Attrib
 and AssertionError as in Python.
 """
 
-from __future__ import annotations
-
 import enum
 import importlib
 import inspect

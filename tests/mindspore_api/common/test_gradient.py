@@ -3,8 +3,6 @@
 Derivatives of functions with tensors that they capture.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Initializers of vision code: their distributions, fans of convolutions' weights, slices, and those of scripts."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 Settings of scripts for files of strategies, and for optimizers that replicas share.
 """
 
-from __future__ import annotations
-
 import linecache
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A network's copy of a parameter stays when the parameter is overwritten after it, as outside of a network.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

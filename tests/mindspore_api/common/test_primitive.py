@@ -3,8 +3,6 @@
 Functions that a compiled function calls as they are, and functions that are operators.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

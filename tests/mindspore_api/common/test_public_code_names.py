@@ -1,7 +1,5 @@
 """Names that public networks, trainers and scripts use: operators, cells, settings and private modules of MindSpore."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """No public name is lost, and none changes what it is or takes: `public_names.txt` holds all there were."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

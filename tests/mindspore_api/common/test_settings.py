@@ -1,7 +1,5 @@
 """Every setting works, is refused, or says once by name that it changes nothing; none at its default says a word."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable

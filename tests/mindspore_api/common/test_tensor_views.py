@@ -1,7 +1,5 @@
 """Writes to views of a tensor, outside of a network: NumPy is the judge, MindSpore 2.10 names the views."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

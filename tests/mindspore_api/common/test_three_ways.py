@@ -2,8 +2,6 @@
 results and messages. tests/oracle/test_judges.py does the same for every function and method of its tables.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Generator

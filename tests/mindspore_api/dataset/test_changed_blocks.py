@@ -1,7 +1,5 @@
 """Blocks that threads change: numbers, shapes and faults are those of one thread."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

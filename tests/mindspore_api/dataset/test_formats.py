@@ -1,7 +1,5 @@
 """Files of image sets: what is read, and what is said of missing, damaged and foreign ones."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from collections.abc import Callable

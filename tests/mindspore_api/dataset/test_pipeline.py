@@ -1,7 +1,5 @@
 """Data sets: sources, samplers, epochs, batches, padding, columns of dicts, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import struct

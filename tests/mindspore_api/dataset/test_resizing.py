@@ -1,7 +1,5 @@
 """Operations on images: OpenCV's numbers as MindSpore 2.10 computes them, NumPy's arithmetic, and refused images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Workers: what they make does not depend on their number, they run ahead, and they end."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

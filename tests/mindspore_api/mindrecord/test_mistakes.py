@@ -1,7 +1,5 @@
 """Files of records that are missing or damaged, and calls that cannot be: one message each."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import struct

@@ -1,7 +1,5 @@
 """Files of records: what is written is read back, in every type and shape, over pages and files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Arguments are called and placed as in MindSpore 2.10.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Mixed precision and loss scaling: the compiled step against Float32 and against steps written by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cells: what they collect and how parameters are named."""
 
-from __future__ import annotations
-
 import copy
 import tracemalloc
 from collections import OrderedDict

@@ -1,8 +1,6 @@
 """A `construct` that changes parameters: it runs once in a training step, in every form of asking for gradients, and
 its gradients are those of what it read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checkpoints as files: every element type comes back, and what cannot be written is said before the first step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -2,8 +2,6 @@
 operators as in a graph, with NumPy.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Model, callbacks, checkpoints. The launcher is a stub: it counts down losses."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

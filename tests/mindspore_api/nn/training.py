@@ -1,7 +1,5 @@
 """Trains a cell on simulated ranks in this process: compile once, then step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

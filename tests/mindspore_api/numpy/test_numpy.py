@@ -1,7 +1,5 @@
 """`mindspore.numpy` against NumPy, outside of a network and compiled, and its element types against MindSpore 2.10."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

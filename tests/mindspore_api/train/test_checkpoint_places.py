@@ -1,7 +1,5 @@
 """Which checkpoints of a run stay, and where they go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

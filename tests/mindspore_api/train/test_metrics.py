@@ -1,7 +1,5 @@
 """Metrics, over batches of different sizes, against scikit-learn and by hand."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any

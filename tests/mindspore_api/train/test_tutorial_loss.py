@@ -1,7 +1,5 @@
 """The tutorials' softmax cross entropy, written out in small operators, on logits whose classes are sharded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every collective on the ranks of a communicator, forward and backward, beside NumPy on the arrays of all ranks."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Collectives: groups, both forms, types, kernels on simulated ranks, gradients as adjoints."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 Pooling at the borders of an image: padding is no place, so no gradient is lost to it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

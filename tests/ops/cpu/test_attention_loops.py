@@ -1,7 +1,5 @@
 """Compiled attention and its gradients against NumPy's, which have tests of their own beside formulas written out."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
 """Work that goes row by row or element by element passes over memory once, in blocks, without temporaries of its
 size."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import tracemalloc

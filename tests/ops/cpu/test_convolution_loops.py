@@ -1,7 +1,5 @@
 """Compiled convolutions and their gradients against NumPy's, which have tests of their own beside sums written out."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple

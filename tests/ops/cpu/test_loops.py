@@ -1,7 +1,5 @@
 """Compiled loops against NumPy: every operator that they take, chains, rows, sums, updates, edges of numbers."""
 
-from __future__ import annotations
-
 import math
 import os
 import weakref

@@ -1,7 +1,5 @@
 """The pool of threads in C++: every part is done once, whoever calls it, and in forked processes, too."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Operators that are not elementwise, with inputs on which their CUDA kernels are compared with the NumPy ones."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

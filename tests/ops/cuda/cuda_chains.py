@@ -1,7 +1,5 @@
 """Cases for the generated kernels of fused chains, reductions and updates: on the CPU by emulation, and on a GPU."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

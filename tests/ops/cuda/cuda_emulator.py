@@ -4,8 +4,6 @@ Barriers and shuffles switch between fibers; a kernel in which threads wait for 
 All kernels asked for are compiled together at the first launch, so that operators are prepared first and run then.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import hashlib

@@ -13,8 +13,6 @@ ldmatrix gives lane 4 r + c of row r of each matrix of 8 rows of 16 bytes those 
 a matrix of halves the elements in rows 2 c and 2 c + 1.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mspc.ops.device import source_text

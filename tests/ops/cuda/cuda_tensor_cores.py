@@ -1,7 +1,5 @@
 """The emulated device with tensor cores that may round."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Depthwise convolutions as tests write them, and what they are in NumPy."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Attentions that the fused kernels of TF32 take, and forms in which their work is divided."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attentions with masks, addends, windows and dropped weights, for the fused kernels of every element type."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The work that cuBLASLt does with a product in the same pass, with the errors that an H100 shows in Float64 and
 Float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random bodies of fused operators with lines that move elements, and lines of other shapes between them."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

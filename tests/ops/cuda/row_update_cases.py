@@ -1,7 +1,5 @@
 """Tables whose rows are updated, for the kernels of GPUs and the loops of CPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

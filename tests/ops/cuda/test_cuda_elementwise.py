@@ -1,7 +1,5 @@
 """CUDA kernels of elementwise operators, fused chains and updates: run by g++ against NumPy, compiled by nvcc."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The kernel of Argmax and Argmin, run by g++ against NumPy."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fused attention of Float32: its kernels run by g++ with tensor cores played in C++, and compiled by nvcc."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

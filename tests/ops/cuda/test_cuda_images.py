@@ -1,7 +1,5 @@
 """The kernels of pooling and of the statistics of channels, run on the CPU beside NumPy's."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from itertools import islice

@@ -1,7 +1,5 @@
 """Updates of rows in kernels change parameters as updates of tables do, to the bit, and touch no other rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

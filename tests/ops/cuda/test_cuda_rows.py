@@ -3,8 +3,6 @@
 Kernels along rows read and write matrices with gaps between their rows, and touch nothing else.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FusedElementwise and GroupedUpdate: the same bits as their members, texts, mistakes in bodies."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

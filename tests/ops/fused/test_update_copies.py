@@ -1,7 +1,5 @@
 """Copies of parameters that updates write, in the kernels as g++ runs them: what Cast makes of the new values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FlashAttentionScore: values, gradients, masks, element types, slices of heads, mistakes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product

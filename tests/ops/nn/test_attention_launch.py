@@ -1,7 +1,5 @@
 """Attention's kernels for a GPU: run by g++ around NumPy's products, compiled by nvcc."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ BatchNorm's kernels on images of which the cache holds some channels only, again
 The gradient that a sum hands an activation is one number for all elements, and is repeated.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

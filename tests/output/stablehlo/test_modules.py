@@ -1,7 +1,5 @@
 """Programs of all ranks as one StableHLO module: the text, and XLA's devices beside mspc's ranks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Graphs with regions made by hand, whose gradients are compared with finite differences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

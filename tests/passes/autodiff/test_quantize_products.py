@@ -1,7 +1,5 @@
 """Linear layers in Float8: which of them, in which types and with which scales, and what ranks send of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

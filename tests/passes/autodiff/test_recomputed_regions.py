@@ -1,7 +1,5 @@
 """Values that loops save for their gradients, and values that are computed again in place of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

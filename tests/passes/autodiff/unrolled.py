@@ -3,8 +3,6 @@
 Its gradients need no rule for regions, so that it is a judge of those which have one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The remarks of `simplify` on its own work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import cast
 

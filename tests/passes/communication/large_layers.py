@@ -1,7 +1,5 @@
 """Layers of a large network: weights are sampled when a rank needs them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mspc as ms

@@ -5,8 +5,6 @@
 draws so many networks, and prints those whose ranks compute something else with pieces than one device.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from typing import Any

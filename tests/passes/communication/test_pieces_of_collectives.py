@@ -1,7 +1,5 @@
 """Collectives in pieces beside products: the same numbers, chosen where a step gains, by all ranks alike."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from dataclasses import replace

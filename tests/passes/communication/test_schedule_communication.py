@@ -1,7 +1,5 @@
 """Collectives beside computation: the same numbers in an order that all ranks agree on, and time that it saves."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 

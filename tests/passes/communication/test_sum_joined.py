@@ -1,7 +1,5 @@
 """sum_joined: what is reduced as a whole, and what stays as it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

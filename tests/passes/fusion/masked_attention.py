@@ -1,7 +1,5 @@
 """Attention with masks, written out with its gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

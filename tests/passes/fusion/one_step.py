@@ -1,7 +1,5 @@
 """One step of all ranks of a compiled network, simulated in this process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

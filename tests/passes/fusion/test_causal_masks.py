@@ -1,7 +1,5 @@
 """Constant triangles that make an attention causal: which masks and addends, and which stay operands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """channels_last and recompute_elementwise: random graphs compute the same, and what neither golden case shows."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

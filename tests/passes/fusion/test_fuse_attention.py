@@ -3,8 +3,6 @@ ranks.
 On CPUs attention that is written out becomes one operator where it has many scores; else nothing changes.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

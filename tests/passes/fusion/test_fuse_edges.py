@@ -1,7 +1,5 @@
 """fuse_edges: random message passing and its gradients give the same numbers, and edges have no rows in memory."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """fuse_elementwise and fuse_updates: random graphs compute the same bits, and what is too much for one group."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@ widened for them.
 fuse_norm: what the golden case does not show.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

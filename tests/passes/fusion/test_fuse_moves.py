@@ -1,7 +1,5 @@
 """fuse_moves: random graphs compute the same bits, and what stays as it is."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """fuse_rows and split_dropout: random graphs compute the same numbers, and what may be in one kernel."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """fuse_updates: which updates wait for which sums of gradients."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 move_casts: drawn networks of casts and of operators that move elements give the same bits, and move fewer bytes.
 """
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

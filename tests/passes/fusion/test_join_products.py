@@ -1,7 +1,5 @@
 """Products of one operand as one: which networks, the same numbers with and without, and what is weighed."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """keep_for_gradients: random graphs compute the same bits in no more memory, and what is kept and what is not."""
 
-from __future__ import annotations
-
 import random
 
 import networkx

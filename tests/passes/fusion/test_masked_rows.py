@@ -1,7 +1,5 @@
 """Rows of scores whose keys are all masked: fused attention gives what it gives written out, gradients too."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Query, key and value of one product: which networks, the same numbers with and without, and what stays apart."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

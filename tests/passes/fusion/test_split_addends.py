@@ -1,7 +1,5 @@
 """split_addends and sum_in_kernels: attention whose scores get a bias and a padding mask as numbers, in many words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Graphs that are written operator by operator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mspc.ir.graph import Builder, Graph, Node, Parameter

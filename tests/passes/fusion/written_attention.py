@@ -1,7 +1,5 @@
 """Attention that is written out operator by operator, and the pass run on it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mspc.ir.compare import difference

@@ -1,7 +1,5 @@
 """Networks with products of one operand by several weights, as people write them, and their graphs for GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

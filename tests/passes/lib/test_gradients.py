@@ -1,7 +1,5 @@
 """Gradients: numbers of calls that draw, gradients that a script gives, and operators that have none."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

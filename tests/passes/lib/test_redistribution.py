@@ -1,7 +1,5 @@
 """The planner: plans are executed on simulated ranks, and their bytes compared with what is missing."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Updates that do without states change parameters as those that have them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

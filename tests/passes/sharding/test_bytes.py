@@ -3,8 +3,6 @@
 Each number is the mean over the ranks under ring algorithms, without what is sent only to hand results to the caller.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Grids of ranks for experts, as strategies and layouts name them.
 Which operators are products, whose work has to be shared by all ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

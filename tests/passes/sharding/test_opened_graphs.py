@@ -1,7 +1,5 @@
 """Graphs with regions are sharded: what they compute stays, and ranks send no more than they must."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

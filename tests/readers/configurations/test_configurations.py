@@ -1,7 +1,5 @@
 """Configurations of other trainers: each family is read, and every mistake is named with its line and a right value."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kinds compute as under autocast, where a program is to be trained so and where it says so itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

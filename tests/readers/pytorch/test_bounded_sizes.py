@@ -1,7 +1,5 @@
 """Sizes that depend on data: with a bound their padding is nowhere seen, in results and gradients beside PyTorch's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Captured steps that mspc runs: losses are those of the processes of PyTorch that were captured."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

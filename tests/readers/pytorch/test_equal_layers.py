@@ -1,7 +1,5 @@
 """Equal layers of a program are one loop, whose results are those of inlined layers, to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

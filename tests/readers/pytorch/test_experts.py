@@ -1,7 +1,5 @@
 """Products of groups of rows with a matrix for each, as mixtures of experts have them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

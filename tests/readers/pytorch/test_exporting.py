@@ -1,7 +1,5 @@
 """Modules that PyTorch exports here: by a function, out of folders of Hugging Face, and what the sample has."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

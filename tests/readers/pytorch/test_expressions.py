@@ -3,8 +3,6 @@
 Loops and branches of exported programs.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

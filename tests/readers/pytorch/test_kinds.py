@@ -1,7 +1,5 @@
 """Every kind of the table beside PyTorch: its arguments, and what it computes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Masks whose numbers follow from the program alone: what an attention is told of them, and how they are computed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

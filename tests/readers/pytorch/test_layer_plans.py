@@ -1,7 +1,5 @@
 """Plans of layers: what they make of a network, and the mistakes in them that are told."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A batch in parts has the loss and the gradients of the whole batch, also where labels or a mask say what counts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An exported program as a cell: names, calls, places, gradients on ranks, and what is told of mistakes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Samples of PyTorch's own operator database, compared with PyTorch by the command of the documentation."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

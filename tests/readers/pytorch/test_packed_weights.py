@@ -3,8 +3,6 @@
 Programs take weights out of checkpoints, also parameters of which these have several parts.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans written back as code for DTensor: they run under PyTorch with mspc's losses, or are refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

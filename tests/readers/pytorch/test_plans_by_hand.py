@@ -1,7 +1,5 @@
 """Operators between a column-wise and a row-wise layer: a plan is refused if PyTorch on slices gives other numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

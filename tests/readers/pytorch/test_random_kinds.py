@@ -4,8 +4,6 @@ Medians of all elements: which of them have its gradient, also beside infinite o
 Kinds of ranks: programs that differ in groups and offsets alone are derived from a few that were traced.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

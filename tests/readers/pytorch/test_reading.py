@@ -1,7 +1,5 @@
 """Exported programs are read as data: nodes, places, types, signature, and tensors where they lie in the archive."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

@@ -1,7 +1,5 @@
 """Stages of a pipeline in plans of layers: which modules are on which, and the numbers of one device."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kinds of torchvision, which need not be installed, on images whose results are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

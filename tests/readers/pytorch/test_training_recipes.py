@@ -1,7 +1,5 @@
 """Recipes of `--optimizer` beside PyTorch: schedules, clipping, parameters without decay, Muon, Adafactor."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Loops, branches and calls of StableHLO programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operations of StableHLO beside NumPy: elementwise ones, shapes, slices, products, reductions, windows and indices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The text of StableHLO programs: both forms, constants, places, names, updates, and damaged texts."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import random

@@ -1,8 +1,6 @@
 """Runs every collective on this rank and returns or prints what came out, for comparison between
 communicators."""
 
-from __future__ import annotations
-
 import hashlib
 import tracemalloc
 from typing import Any

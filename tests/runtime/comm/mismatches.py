@@ -3,8 +3,6 @@
 Each must be refused before or at its first wrong step, with a message, and never hang or go on with other numbers.
 """
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 from pathlib import Path

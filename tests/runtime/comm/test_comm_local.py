@@ -3,8 +3,6 @@ ever.
 Collectives under MPI give the bits of the simulation.
 """
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 from pathlib import Path

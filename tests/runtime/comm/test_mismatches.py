@@ -1,8 +1,6 @@
 """Ranks whose graphs do not fit together are refused before the first step; ranks that run graphs in another order, at
 the first step that does not fit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

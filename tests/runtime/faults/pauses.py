@@ -5,8 +5,6 @@ within the limit. Moments, ranks and lengths are drawn with a seed; starting and
 do.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,8 +1,6 @@
 """Under mpirun a rank that raises, exits or dies ends the job within 3 seconds, with one message about
 the network."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Flight records of jobs that hang: they are read without running anything, and the culprit is named."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import random

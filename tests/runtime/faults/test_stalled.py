@@ -1,7 +1,5 @@
 """Ranks that stand still, idle, are stopped or paused: each is told from those that compute, and named once."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """The search for ranks that wait for ever."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """A GPU and its NCCL played by NumPy, for what needs none: arrays have addresses, moves are done element by element,
 and collectives go through the ranks of a simulation. Calls are written down, to be looked at."""
 
-from __future__ import annotations
-
 import ctypes
 from types import SimpleNamespace
 from typing import Any

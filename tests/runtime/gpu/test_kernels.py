@@ -1,7 +1,5 @@
 """Kernels of CUDA C++: each source is compiled once, beside the host and beside others, and loaded before it is due."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

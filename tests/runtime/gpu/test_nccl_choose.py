@@ -1,7 +1,5 @@
 """Which device a rank takes, and what it says when it cannot have one."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

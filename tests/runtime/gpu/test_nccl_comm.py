@@ -1,7 +1,5 @@
 """Collectives on GPUs, with CuPy and NCCL played by NumPy: the calls, and that they give the bits of the simulation."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`mspc calibrate`: rates of this machine, measured and written as a file that says the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Copies to the host and from it are timed on a GPU's executor, each way alone and both at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

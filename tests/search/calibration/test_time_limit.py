@@ -1,7 +1,5 @@
 """`mspc calibrate --time-limit`: what is missed most is timed first, and nothing takes another element type's rates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise

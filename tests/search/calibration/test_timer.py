@@ -1,7 +1,5 @@
 """Copies of an operator that `mspc calibrate` times find nothing in a cache, and ranks take as many steps."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

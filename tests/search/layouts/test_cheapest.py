@@ -1,7 +1,5 @@
 """Plans of the search beside all plans there are, and what it makes of networks."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from functools import partial

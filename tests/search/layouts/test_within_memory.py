@@ -1,7 +1,5 @@
 """The search within a limit of memory beside all assignments there are."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -3,8 +3,6 @@
 The search of equal layers that are one graph beside that of the same layers, looked at one by one.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import product

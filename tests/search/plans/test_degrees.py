@@ -1,7 +1,5 @@
 """Plans in the words of the field: degrees are those by which the script shards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

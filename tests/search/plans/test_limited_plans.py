@@ -1,7 +1,5 @@
 """`mspc search --memory`: where a compiled plan fits, one is found, and what a message says is needed is needed."""
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace

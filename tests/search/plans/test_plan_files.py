@@ -1,7 +1,5 @@
 """Every row that a search prints is what its file compiles to, in all columns, usual plans' rows as the search's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The search decides on equal layers that are one graph together, and refuses what only the run decides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """No plan of random networks is quicker, or sends less, than what a search states allows, and a limit of memory brings
 no quicker plan."""
 
-from __future__ import annotations
-
 import pytest
 
 from mspc.analysis.cost.machine import Rate

@@ -4,8 +4,6 @@ Networks are sampled: products, convolutions, rows of tables, attention, with lo
 with an operator that is sharded by hand.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace

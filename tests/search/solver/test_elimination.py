@@ -1,7 +1,5 @@
 """Elimination beside trying every assignment."""
 
-from __future__ import annotations
-
 import random
 import time
 from itertools import product

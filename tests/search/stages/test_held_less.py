@@ -1,7 +1,5 @@
 """Measures by which ranks hold less are chosen with stages: parameters in slices, and cells that are computed again."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import cache

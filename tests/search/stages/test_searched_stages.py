@@ -1,7 +1,5 @@
 """`mspc search --stages`: what is chosen is what its plan compiles to, and mistakes are one message each."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

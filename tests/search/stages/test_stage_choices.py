@@ -1,7 +1,5 @@
 """The search for stages among all borders, schedules and micro-batches: nothing better is there, and bounds hold."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 from random import Random
 

@@ -1,7 +1,5 @@
 """Changes of one node of what a rank executes: of a field of its operator, and of its operands."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Sequence

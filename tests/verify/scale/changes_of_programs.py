@@ -4,8 +4,6 @@ An edit is drawn on one rank's graph and says what to do at a place in graphs of
 rank has there. Every node has a number (`PLACE`) that edits keep; a node that is put in has the next free ones.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

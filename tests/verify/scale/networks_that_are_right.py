@@ -8,8 +8,6 @@ Prints a line for each network that is not equal, and counts; exits with 1 if th
 source, `--only SEED` one network.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -7,8 +7,6 @@ counts at the end; exits with 1 where one is missed or ends so. A change is told
 told is the changed one, or the next reader whose value is compared with one device's.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """`mspc verify --scale` of folders whose programs do not fit together."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Where changes are told whose values are right somewhere else in the plan, or at some of their places."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

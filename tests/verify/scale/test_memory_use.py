@@ -1,7 +1,5 @@
 """Memory that values share, on streams: faults that are planted in plans are found, and nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mspc.ir.graph import Graph, Node

@@ -1,7 +1,5 @@
 """A share of the changes that `python -m tests.verify.scale.planted_changes` plants, and plans without a change."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Rows that are routed to experts: their sizes become smaller, and all ranks are computed at once."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which dimensions keep their sizes, and which do not."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

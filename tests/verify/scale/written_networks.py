@@ -1,7 +1,5 @@
 """Scripts of networks that are right, by their seeds: those of other tests, and some with rows of every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.util import find_spec
 
