@@ -6,6 +6,7 @@ import io
 import linecache
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +21,19 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Planted:
-    """An error: `old` stands once in `file` of the package, `new` instead of it."""
+    """An error: `old` is once in `file` of the package, `new` takes its place.
+
+    free: a network that it does not touch, and the reason. note: a part of the report on the network "network".
+    daily: whether normal runs look for it.
+    """
 
     name: str
     file: str
     old: str
     new: str
+    free: Sequence[str] = ()
+    note: str = ""
+    daily: bool = False
 
 
 def plant(planted: Planted) -> None:
@@ -40,7 +48,7 @@ def plant(planted: Planted) -> None:
         raise ValueError(f"{planted.name}: {planted.file} has its text {text.count(planted.old)} times, not once")
     module = importlib.import_module(".".join(["mspc", *Path(planted.file).with_suffix("").parts]))
     own = str(module.__file__)
-    before, after = (dict(_codes(compile(t, own, "exec"))) for t in (text, text.replace(planted.old, planted.new)))
+    before, after = (_numbered(compile(t, own, "exec")) for t in (text, text.replace(planted.old, planted.new)))
     changed = {name for name, code in after.items() if name in before and not _alike(before[name], code)}
     if not changed:
         raise ValueError(f"{planted.name}: its text is not inside of a function")
@@ -49,11 +57,19 @@ def plant(planted: Planted) -> None:
     put_in({own: {(before[n].co_name, before[n].co_firstlineno): after[n] for n in changed}})
 
 
-def _codes(code: types.CodeType) -> Iterator[tuple[str, types.CodeType]]:
-    """All functions of a module's code, by their qualified names."""
+def _numbered(code: types.CodeType) -> dict[tuple[str, int], types.CodeType]:
+    """Return all functions of a module's code by their qualified names and, of those of one name, their places."""
+    counts, found = Counter[str](), {}
+    for inner in _codes(code):
+        found[inner.co_qualname, counts[inner.co_qualname]] = inner
+        counts[inner.co_qualname] += 1
+    return found
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield inner.co_qualname, inner
+            yield inner
             yield from _codes(inner)
 
 
@@ -129,7 +145,7 @@ def _outcome(case: Case) -> tuple[str, str]:
                 verify_target(str(case.script), options, 0, case.judge == "torch", case.judge == "mpi")
     except ExecutionError as error:
         kind = "differs"
-        said.write(f" {error.notes[0]}" if error.notes else "")
+        said.write(" ".join(["", *error.notes]))
     except MspcError as error:
         return f"fails: {error.message}", ""
     except Exception as error:

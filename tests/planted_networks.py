@@ -119,5 +119,90 @@ net.set_train()
 nn.TrainOneStepCell(net, nn.Adam(net.trainable_params(), 0.01))(Tensor(np.ones((4, 8)), ms.float32))
 '''
 """Equal layers that become one graph."""
-NETWORKS = {"folded": (FOLDED, 4), "recomputed": (RECOMPUTED, 4), "loops": (LOOPS, 4), "experts": (EXPERTS, 4)}
+NETWORK = '''
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import initializer
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+ms.set_seed(1)
+
+
+class Net(nn.Cell):
+    """x[64, 32], less the largest of its row -> two layers with a mask between -> [64, 16]"""
+
+    def __init__(self):
+        super().__init__()
+        self.w1 = Parameter(initializer("xavier_uniform", [32, 64]))
+        self.w2 = Parameter(initializer("xavier_uniform", [64, 16]))
+        self.gain = Parameter(initializer("ones", [16]))
+        self.turn = Parameter(initializer("ones", [16]))
+        self.peak = ops.ReduceMax(keep_dims=True).shard(((2, 4),))
+        self.less = ops.Sub().shard(((8, 1), (8, 1)))
+        self.up = ops.MatMul().shard(((2, 1), (1, 4)))
+        self.tanh = ops.Tanh().shard(((2, 4),))
+        self.drop = ops.Dropout(keep_prob=0.8, Seed0=3).shard(((2, 4),))
+        self.down = ops.MatMul().shard(((2, 4), (4, 1)))
+        self.scale = ops.Mul().shard(((8, 1), (1,)))
+        self.turned = ops.Mul().shard(((1, 8), (8,)))
+
+    def construct(self, x):
+        hidden = self.tanh(self.up(self.less(x, self.peak(x, 1)), self.w1))
+        kept, _ = self.drop(hidden)
+        return self.turned(self.scale(self.down(kept, self.w2), self.gain), self.turn)
+
+
+class Loss(nn.Cell):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.loss = nn.MSELoss()
+
+    def construct(self, x, y):
+        return self.loss(self.net(x), y)
+
+
+net = Net()
+optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+step = nn.TrainOneStepWithLossScaleCell(Loss(net), optimizer, nn.DynamicLossScaleUpdateCell(8.0, 2, 2))
+step(Tensor(np.ones([64, 32]), ms.float32), Tensor(np.ones([64, 16]), ms.float32))
+'''
+"""Two layers with a mask between them, a maximum over ranks and the scale of a loss."""
+PARALLEL = """
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops, Tensor
+
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+ms.set_seed(1)
+
+
+class Loss(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Dense(16, 8), nn.BatchNorm1d(8), nn.Dense(8, 4)
+        self.drop = nn.Dropout(p=0.5)
+
+    def construct(self, x, y):
+        return ((self.last(self.drop(ops.relu(self.norm(self.first(x))))) - y) ** 2).mean()
+
+
+net = Loss()
+net.set_train()
+optimizer = nn.Adam(net.trainable_params(), 0.01)
+nn.TrainOneStepCell(net, optimizer)(Tensor(np.ones((4, 16)), ms.float32), Tensor(np.ones((4, 4)), ms.float32))
+"""
+"""A network in data parallel mode: what updates, masks, statistics and reductions share."""
+PARTED = PARALLEL.replace("self.drop = nn.Dropout(p=0.5)", "self.drop = self.heads = nn.Dropout(p=0.5)").replace(
+    "construct(self, x, y):",
+    """construct(self, x, y):
+        by_heads = ops.transpose(x.reshape(-1, 4, 4), (1, 0, 2)).reshape(-1, 4)
+        x = ops.transpose(self.heads(by_heads).reshape(4, -1, 4), (1, 0, 2)).reshape(-1, 16)""",
+)
+"""The same with a mask of parts that each begin with rows, in data parallel mode."""
+NETWORKS = {
+    "network": (NETWORK, 8), "parallel": (PARALLEL, 2), "parted": (PARTED, 2), "folded": (FOLDED, 4),
+    "recomputed": (RECOMPUTED, 4), "loops": (LOOPS, 4), "experts": (EXPERTS, 4),
+}  # fmt: skip
 """Every network with its number of ranks."""

@@ -7,16 +7,11 @@ import pytest
 
 from tests.mutation.processes import forked
 from tests.planted import PACKAGE, Planted, outcomes, plant
-from tests.planted_errors import ERRORS, FREE, NO_ERROR, SAMPLE, cases
-from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PARTS, IN_PASSES, OF_KINDS, STEPS, THROUGH_MPI
+from tests.planted_errors import GROUPS, NO_ERROR, SAMPLE, cases
+from tests.planted_networks import NETWORKS
 from tests.shares import is_taken
 
-HIDDEN = "transposed-all-to-all"
-"""An error of the first network that only one part of the comparison sees. `commands/test_verify_planted.py` has others
-of the kind."""
-PASSES = [planted for kind in (IN_PASSES, BY_THEMSELVES) for errors in kind.values() for planted in errors]
-OWN = [planted for errors in OF_KINDS.values() for planted in errors]
-EVERY = [*ERRORS, *STEPS, *THROUGH_MPI, *IN_PARALLEL, *IN_PARTS, *PASSES, *OWN]
+EVERY = list({id(error): error for group in GROUPS for error in group.errors}.values())
 
 
 @pytest.mark.parametrize("planted", EVERY, ids=lambda planted: planted.name)
@@ -28,8 +23,8 @@ def test_the_text_of_an_error_stands_once(planted: Planted) -> None:
 
 def test_every_error_has_a_name_and_a_network() -> None:
     assert len({planted.name for planted in EVERY}) == len(EVERY)
-    assert set(FREE) < {planted.name for planted in EVERY}
-    assert {target for target, _ in FREE.values()} == {SAMPLE, "parallel", "folded"}
+    assert {name for group in GROUPS for name in group.networks} == {*NETWORKS, SAMPLE}
+    assert {planted.free[0] for planted in EVERY if planted.free} == {SAMPLE, "parallel", "folded"}
 
 
 def wrong_step(planted: Planted, name: str) -> bool:
@@ -46,7 +41,7 @@ def wrong_step(planted: Planted, name: str) -> bool:
 
 def test_an_error_in_an_update_is_found() -> None:
     pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
-    by_name = {planted.name: planted for planted in STEPS}
+    by_name = {planted.name: planted for planted in EVERY}
     wanted = [("second-moment-with-beta1", "nn.Adam"), ("clip-without-rate", "nn.LARS with use_clip")]
     calls = [partial(wrong_step, by_name[planted], name) for planted, name in wanted]
     assert dict(forked(calls, 1)) == {0: True, 1: True}
@@ -54,16 +49,17 @@ def test_an_error_in_an_update_is_found() -> None:
 
 def test_errors_are_found(tmp_path: Path) -> None:
     """Every network and every part of the comparison has some errors in the daily run."""
-    first = [errors[0].name for place, errors in enumerate(IN_PASSES.values()) if is_taken(place, 3)]
-    alone = [planted.name for errors in BY_THEMSELVES.values() for planted in errors]
-    judged_alone = [name for place, name in enumerate(alone) if is_taken(place, 3)]
-    daily = {HIDDEN, NO_ERROR, IN_PARALLEL[1].name, *first, *judged_alone}
+    notes = {f"network: ranks: {error.name}": error.note for error in EVERY}
+    daily = {NO_ERROR, *(error.name for error in EVERY if error.daily)}
     taken = [
         (case, wanted) for case, wanted in cases(tmp_path)
-        if is_taken(1) or case.name in (f"parted: {judge}: {IN_PARTS[0].name}" for judge in ("scale", "folder"))
-        or (case.name.rpartition(": ")[2] in daily and case.judge == "ranks" and SAMPLE not in case.name)
+        if is_taken(1) or (
+            case.name.rpartition(": ")[2] in daily and SAMPLE not in case.name
+            and (case.judge == "ranks" or (case.name.startswith("parted") and NO_ERROR not in case.name))
+        )
     ]  # fmt: skip
     wanted = {case.name: want for case, want in taken}
     found = {case.name: (kind, said) for case, kind, said in outcomes([case for case, _ in taken])}
     assert len(found) == len(taken) > 6
     assert {name: said for name, (kind, said) in found.items() if kind != wanted[name]} == {}
+    assert {name: said for name, (_, said) in found.items() if notes.get(name, "") not in said} == {}

@@ -19,8 +19,7 @@ from mspc.verify.scale.foreign_dumps import number_of_ranks, tiles
 from tests.compiled_scripts import verify_text
 from tests.errors import error_of, failure_of
 from tests.operators import AllReduce, Tile
-from tests.planted_errors import verified_through_mpi
-from tests.planted_shared import THROUGH_MPI
+from tests.planted_errors import THROUGH_MPI, verified_through_mpi
 from tests.serving import HANG, invoke
 
 SCRIPT = """

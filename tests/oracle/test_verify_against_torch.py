@@ -11,7 +11,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
 from tests.operators import MatMul, Mul, Tanh, TanhGrad
-from tests.planted_errors import NETWORK
+from tests.planted_networks import NETWORK
 from tests.serving import invoke
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")

@@ -31,8 +31,7 @@ from mspc.verify.scale.blame import odd_one
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.verification import Verified, verified
-from tests.planted_errors import NETWORK
-from tests.planted_networks import FOLDED, LOOPS, RECOMPUTED
+from tests.planted_networks import FOLDED, LOOPS, NETWORK, RECOMPUTED
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable, meets
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 from tests.verify.scale.planted_changes import NETWORKS, PLANS, _limited, _near
