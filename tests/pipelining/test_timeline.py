@@ -398,7 +398,7 @@ class Wrapped(nn.Cell):
     ((2, None, {"layer1": 0}), KeyError, r"segment_config names 'layer1'"),
 ])  # fmt: skip
 def test_arguments_of_a_pipeline_cell(arguments: tuple[Any, ...], kind: type[Exception], message: str) -> None:
-    error = error_of(nn.PipelineCell, nn.WithLossCell(Wrapped(), nn.MSELoss()), *arguments)
+    error = error_of(lambda: nn.PipelineCell(nn.WithLossCell(Wrapped(), nn.MSELoss()), *arguments))
     assert isinstance(error, kind)
     assert "test_timeline.py" in error.render()
     with pytest.raises(kind, match=message):

@@ -118,9 +118,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_damaged_files(damage: Callable[[Path], object], message: str) -> None:
     path = write(Path("a.mindrecord"), ROWS, SCHEMA)
     damage(path)
-    assert error_of(list, FileReader(str(path)).get_next()).message == message
+    assert error_of(lambda: list(FileReader(str(path)).get_next())).message == message
     if not message.startswith("FileReader"):
-        error = error_of(list, ds.MindDataset(str(path), shuffle=False).create_tuple_iterator(num_epochs=1))
+        error = error_of(lambda: list(ds.MindDataset(str(path), shuffle=False).create_tuple_iterator(num_epochs=1)))
         assert error.message == message
 
 
