@@ -149,12 +149,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_launcher() -> Iterator[None]:
+def session() -> Iterator[state.Session]:
     """Every test begins as a script under plain `python` does, whatever tests and wider fixtures left in place."""
-    before, session = call_handler.install(None), state.swap(state.Session.from_environment())
-    yield
-    call_handler.install(before)
-    state.swap(session)
+    own = state.Session.from_environment()
+    handler, before = call_handler.install(None), state.swap(own)
+    yield own
+    call_handler.install(handler)
+    state.swap(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,5 @@
 """The fixture that tests of checkpoints share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

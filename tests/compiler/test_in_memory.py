@@ -1,6 +1,5 @@
 """Compiling a cell without running it, as programs of MindSpore ask for it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,12 @@ from mspc.compiler.pipeline import RankDumps
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.mindspore_api import context, state
+from mspc.mindspore_api import context
 from mspc.mindspore_api.context import FrozenContext
-from mspc.mindspore_api.state import Session
 from mspc.sharding.groups import group_name
 from tests.errors import error_of
 
 SHARDED: dict[str, Any] = {"parallel_mode": "semi_auto_parallel", "device_num": 8, "dataset_strategy": "full_batch"}
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[Session]:
-    """A session that no launcher has made."""
-    fresh = Session()
-    before = state.swap(fresh)
-    yield fresh
-    state.swap(before)
 
 
 class Network(nn.Cell):

@@ -1,7 +1,5 @@
 """Tests against independent judges are left out where these are not installed; how many cases were held is said."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

@@ -1,25 +1,16 @@
 """A cell without a stage gets one, and the graph says by which rule."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import DumpPoint, compile_call
 from mspc.ir.graph import STAGE, Node
-from mspc.mindspore_api import context, state
+from mspc.mindspore_api import context
 from mspc.ops.control.regions import body_of
 from mspc.passes.lib.stage_placement import micro_batch_loop
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    before = state.swap(state.Session())
-    yield
-    state.swap(before)
 
 
 class Layer(nn.Cell):

@@ -1,6 +1,5 @@
 """Facts of a pipeline that is compiled without being run: one stage's messages and parameters."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ from mspc.mindspore_api import context, state
 
 
 @pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    before = state.swap(state.Session(size=4, launched=True))
-    yield
-    state.swap(before)
+def of_four_ranks(session: state.Session) -> None:
+    state.swap(state.Session(size=4, launched=True))
 
 
 class Product(nn.Cell):

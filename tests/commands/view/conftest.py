@@ -1,7 +1,5 @@
 """The browser in which tests look at pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,6 +1,5 @@
 """Networks as graphs: names, scopes, source spans, parameters, constants, strategies, phases, warnings."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from mspc.compiler.frontend.trace import Traced, trace
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.mindspore_api import state
 from mspc.mindspore_api.common.gradient import jit, value_and_grad
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
@@ -165,15 +163,6 @@ def test_super_methods_properties_and_jit() -> None:
     x = np.random.default_rng(0).random((4, 8), np.float32)
     (result,) = run_global(made(Derived()).graph, {"x": x})
     np.testing.assert_allclose(result, ((x + 1) * 2 * 0.5 - 1) * 3 + x / 4, rtol=1e-6)
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    """A fresh session for scripts' calls."""
-    fresh = Session()
-    before = state.swap(fresh)
-    yield fresh
-    state.swap(before)
 
 
 def test_functional_training_step_inside_auto_parallel(session: Session) -> None:

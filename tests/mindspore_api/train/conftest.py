@@ -1,15 +1,12 @@
-"""Every test starts with a session of its own, and with a launcher that counts down losses."""
+"""Every test starts with a launcher that counts down losses."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mspc import Tensor
-from mspc.mindspore_api import call_handler, state
+from mspc.mindspore_api import call_handler
 from mspc.mindspore_api.state import Session
 
 
@@ -27,18 +24,8 @@ class Losses:
 
 
 @pytest.fixture(autouse=True)
-def session() -> Iterator[Session]:
-    """A fresh session of one rank."""
-    fresh = Session()
-    before = state.swap(fresh)
-    yield fresh
-    state.swap(before)
-
-
-@pytest.fixture(autouse=True)
-def losses() -> Iterator[Losses]:
+def losses(session: Session) -> Losses:
     """The handler of a called cell."""
     made: Any = Losses()
-    before = call_handler.install(made)
-    yield made
-    call_handler.install(before)
+    call_handler.install(made)
+    return made

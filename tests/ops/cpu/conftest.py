@@ -1,7 +1,5 @@
 """A compiler for the tests of compiled loops."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
