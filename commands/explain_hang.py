@@ -23,7 +23,7 @@ from mspc.runtime.program import PROGRAM, load_program
 
 MAX_WAITS = 12
 """Most rows of waiting ranks that are printed."""
-OTHERS = ("left out", "stopped before", "no record")
+OTHERS = ("left out", "died", "stopped before", "no record")
 """Faults whose call is one of another rank, in a group of that rank."""
 WORDS = {
     "left out": "left out {call}",
@@ -35,6 +35,7 @@ WORDS = {
     "another size": "issued {call} where the size is {expected_sizes}",
     "another type": "issued {call} where the type is {expected_types}",
     "another group": "issued {call} where other calls from this line have another group",
+    "died": "{end} before {call}",
     "stopped before": "stopped before {call}",
     "no record": "has no record, and others wait for it in {call}",
     "late at": "comes late to {call}",
@@ -72,13 +73,14 @@ def explain_records(
 
 
 def _print(found: Hang, records: Sequence[Record]) -> None:
-    calls = [len(record.calls) for record in records]
+    calls = [len(record.calls) for record in records if record.calls or record.end is None] or [0]
     lost = sum(record.dropped > 0 for record in records)
     cut = f"; {lost} have lost their oldest calls" if lost else ""
     counts = " to ".join(str(count) for count in sorted({min(calls), max(calls)}))
-    print_line(f"{len(records)} records of {counts} calls{cut}")
-    if found.missing:
-        print_line(f"no record of {shown_ranks(found.missing)}")
+    print_line(f"{len(calls)} records of {counts} calls{cut}")
+    ended = {record.rank for record in records if record.end is not None}
+    if lost := [rank for rank in found.missing if rank not in ended]:
+        print_line(f"no record of {shown_ranks(lost)}")
     if not found.explanations:
         print_line("the records show no fault: all ranks issued the same calls, and none waits for another")
         if found.missing:
@@ -87,6 +89,8 @@ def _print(found: Hang, records: Sequence[Record]) -> None:
     for number, each in enumerate(found.explanations):
         sure = "" if each.certain >= 1 else f" ({each.certain:.0%} of the evidence)"
         print_line(f"{'or ' if number else ''}{_said(each)}{sure}")
+        if each.end is not None and each.fault != "died":
+            print_line(f"  rank {each.rank} {each.end.said}")
         for note in notes.get(each.rank, ()):
             print_line(f"  rank {each.rank} is {note}")
     if found.wrong_from is not None:
@@ -140,7 +144,7 @@ def _said(each: HangCause) -> str:
     is_own = each.fault not in OTHERS
     words = WORDS[each.fault].format(
         call=_shown(each.call, is_own), expected=_shown(expected, is_own=False), expected_sizes=_sizes(expected),
-        expected_types=_types(expected),
+        expected_types=_types(expected), end=each.end.said if each.end else "has ended",
     )  # fmt: skip
     return f"rank {each.rank} {words}"
 
@@ -190,6 +194,8 @@ def _content(found: Hang, records: int) -> dict[str, Any]:
                 "number": each.call.number if each.call else 0,
                 "expected": each.expected.kind if each.expected else "",
                 "expected_line": each.expected.place if each.expected else "",
+                "end": each.end.said if each.end else "",
+                "end_line": each.end.stack[0] if each.end and each.end.stack else "",
             }
             for each in found.explanations
         ],

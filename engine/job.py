@@ -37,6 +37,7 @@ from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.device_choice import DeviceOptions, Hardware
 from mspc.runtime.faults.record import StoppedByOther
+from mspc.runtime.faults.recorded_calls import RankEnd
 from mspc.runtime.faults.stopped import shown_ranks
 
 
@@ -127,7 +128,7 @@ class Job:
         if place.message != BEFORE and f"rank {self.rank}" not in text:
             text = f"rank {self.rank} failed {place.message}:\n{text}"
         is_apart = isinstance(error, MspcError) and error.code == "E0804"  # ranks are in different collectives
-        self.watch.fail(text, status, stuck=is_apart)
+        self.watch.fail(text, status, stuck=is_apart, end=None if is_apart else _end_of(error))
 
     def guard(self, body: Callable[[], object]) -> int:
         """Run this rank's part of the job and return the exit status; a failure ends all ranks."""
@@ -230,6 +231,19 @@ def explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, Exception) and _own_frames(error):
         return explain(ScriptError(error))
     return "".join(traceback.format_exception(error)).rstrip(), 1
+
+
+def _end_of(error: BaseException) -> RankEnd | None:
+    """Return the end of a rank for its fault record, or None for a mistake that all ranks report."""
+    error = error.error if isinstance(error, ScriptError) else error
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, MspcError) and error.exit_status == 2):
+        return None
+    if isinstance(error, MspcError):
+        said, stack = error.message, [f"{frame.file}:{frame.line}" for frame in error.frames]
+    else:
+        said = f"{type(error).__name__}: {error}"
+        stack = [f"{frame.filename}:{frame.lineno}" for frame in reversed(_own_frames(error))]
+    return RankEnd(f"raised {said}{f' at {stack[0]}' if stack else ''}", tuple(stack), time.time_ns())
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:

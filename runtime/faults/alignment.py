@@ -12,13 +12,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mspc.runtime.faults.recorded_calls import Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import RankEnd, Record, RecordedCall
 
 Token = int
 WINDOW = 48
@@ -41,6 +40,7 @@ class HangCause(NamedTuple):
 
     rank: the culprit. fault: as "left out". call: its call, or for one that is left out that of another rank. certain:
     how much of the evidence agrees, from 0 to 1. index: of the call since the start of the job, -1 if it is unknown.
+    end: of the rank, if it is known.
     """
 
     rank: int
@@ -49,6 +49,7 @@ class HangCause(NamedTuple):
     expected: RecordedCall | None = None
     certain: float = 1.0
     index: int = -1
+    end: RankEnd | None = None
 
 
 class Tokens:
@@ -210,6 +211,8 @@ class Alignment:
 
     def following(self, rank: int) -> RecordedCall | None:
         """Return the call after the last one of a rank, from the rank with its program that has come furthest."""
+        if rank not in self.records:
+            return None
         record, furthest = self.records[rank], self._furthest[rank]
         at = record.dropped + len(record.calls) - furthest.dropped
         return furthest.calls[at] if 0 <= at < len(furthest.calls) else None
@@ -238,10 +241,15 @@ class Alignment:
         return next((i for i in range(index - period) if tokens[i] == tokens[i + period]), index), period
 
     def is_in_step(self) -> bool:
-        """Return whether each rank has earlier gone on after its last call, and never with the first call of a step."""
+        """Return whether each rank has earlier gone on after its last call, and never with the first call of a step. If
+        the first step is unknown, it has always gone on with a later line, but a step begins with an earlier one."""
         for rank, tokens in self.sequences.items():
             first, period = self._steps(rank, len(tokens))
-            if not period or (tokens[-1], tokens[first]) in pairwise(tokens):
+            calls = self.records[rank].calls
+            after = [i + 1 for i, token in enumerate(tokens[:-1]) if token == tokens[-1]]
+            if any(tokens[i] == tokens[first] for i in after) if period else len(after) < 2:
+                return False
+            if not period and not all(_is_later(calls[i].stack, calls[-1].stack) for i in after):
                 return False
         return bool(self.sequences)
 
@@ -258,10 +266,14 @@ class Alignment:
             known = {call.place for call in record.calls[: len(tokens) // 2]}
             end = next(i for i, each in enumerate(record.calls) if each is call) + 1
             usual = [each for each in record.calls if (each.kind, each.stack) == (call.kind, call.stack)]
-            groups = Counter(each.group for each in usual)
-            if groups[call.group] == 1 and len(groups) == 2 and len(usual) > MIN_OVERLAP:
-                other = next(each for each in usual if each.group != call.group)
-                found.append((0, HangCause(rank, "another group", call, other, 0.5, record.dropped + end - 1)))
+            odd = [
+                (fault, next(each for each in usual if each[field] != call[field]))
+                for fault, field in (("another group", 0), ("another size", 3))
+                if len(usual) > MIN_OVERLAP and _is_odd([each[field] for each in usual], call[field])
+            ]  # fmt: skip
+            if odd:
+                fault, other = odd[0]
+                found.append((0, HangCause(rank, fault, call, other, 0.5, record.dropped + end - 1)))
                 continue
             first = max(end - near, len(tokens) // 2, 1)
             runs = {i: self.support(rank, record.dropped + i) for i in range(first - 1, end)}
@@ -313,6 +325,18 @@ class Alignment:
         for history in [*histories][:MAX_HISTORIES]:
             best = max(best, longest_run(tokens, at, history)[0])
         return best
+
+
+def _is_odd(values: Sequence[Any], value: Any) -> bool:
+    """Return whether a value occurs once among others that are all equal."""
+    return values.count(value) == 1 and len({*values}) == 2
+
+
+def _is_later(stack: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether a call is from a later line of the same function: both stacks differ first in a line of a file."""
+    differing = ((a, b) for a, b in zip(reversed(stack), reversed(other), strict=False) if a != b)
+    (file, _, line), (its, _, before) = (place.rpartition(":") for place in next(differing, ("", "")))
+    return bool(file) and file == its and int(line) > int(before)
 
 
 def longest_run(tokens: Sequence[Token], at: int, history: Sequence[Token]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from mspc.ir.graph import Graph, Node
 from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.record import GRAPH, NODE, STEP
-from mspc.runtime.faults.recorded_calls import RecordedCall
+from mspc.runtime.faults.recorded_calls import RankEnd, RecordedCall
 
 MAX_CALLS = 2000
 VARIABLE, FOLDER = "MSPC_HANG_RECORDS", "hang_records"
@@ -84,7 +84,9 @@ class CallLog:
             self._entries.pop()
             self._begun -= 1
 
-    def write(self, path: Path, graph_of: Callable[[int], Graph] | None, place: str) -> None:
+    def write(
+        self, path: Path, graph_of: Callable[[int], Graph] | None, place: str, end: RankEnd | None = None
+    ) -> None:
         """Write the record. graph_of: the graph of a number. place: of the rank, as the end of "rank 0 is"."""
         self._forget()
         if self._announced is not None:  # its ranks have met, and disagree
@@ -96,7 +98,7 @@ class CallLog:
         content = {
             "version": "2.10",
             "comm_lib_version": "mspc",
-            "mspc": {"place": place},
+            "mspc": {"place": place, "end": [end.said, end.stack, end.moment] if end is not None else None},
             "pg_config": {m.name: {"name": m.name, "desc": "", "ranks": str([*m.ranks])} for m in meetings},
             "entries": [_entry(first + i, entry, roles, graph_of) for i, entry in enumerate(entries)],
         }

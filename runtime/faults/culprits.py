@@ -6,6 +6,9 @@ Ranks that run one program issue equal calls. Evidence is taken in this order, t
 2. Members of a group have met in one call of it with different collectives: most of them are right.
 3. A rank that others wait for, and that waits for none itself, has stopped, or has no record.
 4. A rank that comes late to a collective without having waited for another one is slow.
+
+A rank that raises an exception of its own, or is killed, is the cause, unless calls differ for certain before its end.
+A rank that aborts, or that has an exception of a collective, is no evidence beside calls that differ.
 """
 
 from __future__ import annotations
@@ -28,13 +31,16 @@ from mspc.runtime.faults.alignment import (
 from mspc.runtime.faults.formats.reading import read_record_file
 from mspc.runtime.faults.late_ranks import late_ranks
 from mspc.runtime.faults.message_waits import MessageProgress, message_progress
-from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_numbers, world_of
+from mspc.runtime.faults.recorded_calls import RankEnd, Record, RecordedCall, last_numbers, world_of
 
 RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
 COUNTED = ("left out", "doubled", "added", "doubled or left out")
 """Faults after which a rank has issued more or fewer calls of a group than its other members."""
-UNLIKE_BEFORE = ("doubled", "another group")
+UNLIKE_BEFORE = ("doubled", "another group", "another size")
 """Faults of the call in which a rank waits that its own earlier calls show."""
+DIED, STOPPED, LOST = "died", "stopped before", "no record"
+OUTSIDE = (STOPPED, LOST)
+"""Faults of ranks that are in no call."""
 MAX_EXPLANATIONS = 3
 FEW_OTHERS, NEAR = 2, 3
 
@@ -67,13 +73,15 @@ def explain(
 ) -> Hang:
     """Return the explanation of a hang. world: number of ranks, if it is known. steps: the calls of a step of each
     rank, as its program has them; of these the kind and the line count."""
+    ends = {record.rank: record.end for record in records if record.end is not None}
+    records, world = [record for record in records if record.calls or record.end is None], world_of(records, world)
     programs = {record.rank: beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
     alignment = Alignment(records)
     is_in_step = bool(programs) and all(each.is_in_step for each in programs.values())
-    state = _State(records, world, is_in_step or alignment.is_in_step())
+    state = _State(records, world, bool(ends) or is_in_step or alignment.is_in_step())
     late = late_ranks(state.records, state.members, state.missing)
     slow = [HangCause(each.rank, "late at", each.call) for each in late[:1]]
-    found = _faults(state, alignment, programs, steps or {}) or slow
+    found = _with_deaths(_faults(state, alignment, programs, steps or {}), ends, alignment) or slow
     if found != slow and found[0].certain < 1 and late and late[0].times > 1:
         found = slow + found
     distinct: dict[Any, HangCause] = {}
@@ -82,7 +90,8 @@ def explain(
     wrong = state.met_another(found[0]) if found else None
     delays = tuple((each.rank, each.delay) for each in late)
     step = alignment.step(found[0].rank, found[0].index) if found else 0
-    return Hang(tuple([*distinct.values()][:MAX_EXPLANATIONS]), state.waits, state.missing, delays, wrong, step)
+    first = [each._replace(end=ends.get(each.rank)) for each in [*distinct.values()][:MAX_EXPLANATIONS]]
+    return Hang(tuple(first), state.waits, state.missing, delays, wrong, step)
 
 
 def _faults(
@@ -109,11 +118,35 @@ def _faults(
     if not found:
         progress = None if state.has_messages else message_progress([*state.records.values()], steps)
         found = state.stopped(following, progress) or unlike
-    if state.is_stuck and (not found or found[0].fault == "no record"):
+    if state.is_stuck and (not found or found[0].fault == LOST):
         found = alignment.strangest(state.pending, NEAR if found else WINDOW) + found
-    elif state.is_stuck and not state.is_sure and found[0].fault == "stopped before":
+    elif state.is_stuck and not state.is_sure and found[0].fault == STOPPED:
         found = [each for each in alignment.strangest(state.pending, 1) if each.fault in UNLIKE_BEFORE] + found
     return found
+
+
+def _with_deaths(found: list[HangCause], ends: Mapping[int, RankEnd], alignment: Alignment) -> list[HangCause]:
+    """Return the faults of ranks with those that have died: these come first, unless calls differ for certain before,
+    or the end of a rank can be an effect of other calls."""
+    causes = [(-end.certain, not end.is_first, end.moment, rank) for rank, end in ends.items() if end.certain]
+    stops = {each.rank: each for each in reversed(found) if each.fault in OUTSIDE}
+    died: list[HangCause] = []
+    for *_, rank in sorted(causes):
+        call = stops[rank].call if rank in stops else alignment.following(rank)
+        died.append(HangCause(rank, DIED, call, certain=ends[rank].certain))
+
+    def is_before(cause: HangCause) -> bool:
+        if cause.fault in OUTSIDE:
+            return False
+        moment = died[0].certain >= 1 and ends[died[0].rank].moment
+        return died[0].certain < 1 or (cause.certain >= 1 and (not moment or _created(cause) < moment))
+
+    if not died:
+        return found
+    before = [each for each in found if is_before(each)]
+    dead = {each.rank for each in died}
+    rest = [each for each in found if each not in before and (each.rank not in dead or each.fault not in OUTSIDE)]
+    return before + died + rest
 
 
 def with_all_calls(records: Sequence[Record], found: Hang) -> list[Record]:
@@ -128,7 +161,8 @@ def with_all_calls(records: Sequence[Record], found: Hang) -> list[Record]:
     read: list[Record] = []
     for record in records:
         again = read_record_file(record.path) if record.rank in named and record.dropped else [record]
-        read.append(next((each for each in again if each.rank == record.rank), record))
+        whole = next((each for each in again if each.rank == record.rank), record)
+        read.append(whole._replace(end=record.end))
     return read
 
 
@@ -410,7 +444,7 @@ class _State:
         found: list[HangCause] = []
         for rank in named[:MAX_EXPLANATIONS]:
             call = following.get(rank) or awaited[rank].call
-            fault = "stopped before" if rank in self.records else "no record"
+            fault = STOPPED if rank in self.records else LOST
             found.append(HangCause(rank, fault, call, None, weights[rank] / total))
         return found
 
@@ -432,7 +466,7 @@ class _State:
         waiting = [call for call in self.pending.values() if call is not None]
         if not self.missing or not waiting or self._has_ended():
             return []
-        return [HangCause(rank, "no record", waiting[0], certain=1 / len(self.missing)) for rank in self.missing]
+        return [HangCause(rank, LOST, waiting[0], certain=1 / len(self.missing)) for rank in self.missing]
 
     def met_another(self, cause: HangCause) -> RecordedCall | None:
         """Return the first call after a fault that is over, and can have met another collective of its group."""

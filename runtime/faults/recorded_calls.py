@@ -40,9 +40,23 @@ class RecordedCall(NamedTuple):
         return self.stack[0] if self.stack else ""
 
 
+class RankEnd(NamedTuple):
+    """The end of a rank's process. said: "raised ValueError: ... at FILE:LINE", or the signal. stack: lines of the
+    user's files, innermost first. moment: in nanoseconds, 0 if unknown. certain: how certain it is a reason and no
+    effect of the failure of others. is_first: the launcher has seen it before others. file: the rank's error file."""
+
+    said: str
+    stack: tuple[str, ...] = ()
+    moment: int = 0
+    certain: float = 1.0
+    is_first: bool = False
+    file: str = ""
+
+
 class Record(NamedTuple):
     """The record of one rank. calls: in the order in which they were issued. dropped: how many older ones the buffer no
-    longer has. members: ranks of groups, as far as the record has them. notes: facts for the user, as the process."""
+    longer has. members: ranks of groups, as far as the record has them. notes: facts for the user, as the process. end:
+    of the rank, if it is known; a record can have an end alone."""
 
     rank: int
     path: Path
@@ -50,6 +64,7 @@ class Record(NamedTuple):
     dropped: int
     members: Mapping[str, tuple[int, ...]]
     notes: tuple[str, ...] = ()
+    end: RankEnd | None = None
 
 
 def last_numbers(calls: Sequence[RecordedCall]) -> dict[str, int]:

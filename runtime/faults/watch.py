@@ -46,6 +46,7 @@ from mspc.runtime.faults.record import (
     tell,
     write_text,
 )
+from mspc.runtime.faults.recorded_calls import RankEnd
 from mspc.runtime.faults.stopped import (
     NAMED,
     PATIENCE,
@@ -119,6 +120,8 @@ class JobWatch:
         self.for_messages = cache(partial(for_messages, self._own, rank, log=self._log))
         self._records = Path(os.environ.get(VARIABLE) or FOLDER).absolute()
         self._records_name = os.path.relpath(self._records)  # a script may change the working folder later
+        self._ends: dict[int, RankEnd | None] = {rank: None}
+        """Ends of ranks whose fault records this one writes: its own, and that of a rank that was killed."""
         self._own[NODE] = -1
         self._own[PID] = os.getpid()
         self._own[STATE] = RUNNING
@@ -183,18 +186,22 @@ class JobWatch:
     # Ending the job
     # --------------------------------------------------------------------------------------------
 
-    def fail(self, text: str, status: int, quiet: bool = False, stuck: bool = False) -> NoReturn:
+    def fail(
+        self, text: str, status: int, quiet: bool = False, stuck: bool = False, end: RankEnd | None = None
+    ) -> NoReturn:
         """End the job because of this rank: print `text` unless another rank was first (`quiet`: another rank will be),
-        and end the process without MPI's finalization, which would wait for the others. stuck: the job hangs, and its
-        ranks write their fault records."""
-        self._own[STATE] = FAILED
-        if stuck:
+        and end the process without MPI's finalization, which would wait for the others. stuck: the job hangs. If it
+        does, or this rank has this `end`, the ranks write their fault records."""
+        self._ends[self.rank] = end
+        is_recorded = self.size > 1 and (stuck or end is not None)
+        if is_recorded:
             self._words[IS_STUCK] = 1
+        self._own[STATE] = FAILED
         sys.stdout.flush()
         if quiet:
             time.sleep(1.5)
         elif self._claim():
-            if stuck:
+            if is_recorded:
                 remove_records(self._records)
             tell(text)
             if stuck:
@@ -220,8 +227,10 @@ class JobWatch:
         with suppress(Exception):
             self._records.mkdir(parents=True, exist_ok=True)
             own = None if graph_of is None else lambda number: graph_of(self.rank, number)
-            place = "at its end" if self._has_ended else self.place(self.rank).message
-            self._log.write(self._records / f"rank_{self.rank}.json", own, place)
+            for rank, end in self._ends.items():
+                place = "at its end" if rank == self.rank and self._has_ended else self.place(rank).message
+                log = self._log if rank == self.rank else CallLog(self.record(rank))
+                log.write(self._records / f"rank_{rank}.json", own, place, end)
 
     def _claim(self) -> bool:
         """Return whether this rank is the one that prints the job's message."""
@@ -421,7 +430,10 @@ class JobWatch:
     def _check_state(self, rank: int) -> None:
         """End the job if the process of a rank has ended before its work."""
         if self.record(rank)[STATE] == RUNNING:
-            self.end_job(rank, f"rank {rank} was killed or left without a word {self.place(rank).message}")
+            place = self.place(rank)
+            stack = [f"{frame.file}:{frame.line}" for frame in place.frames]
+            self._ends[rank] = RankEnd("was killed or left without a word", tuple(stack))
+            self.end_job(rank, f"rank {rank} was killed or left without a word {place.message}")
 
     def _ended(self, rank: int) -> None:
         self._check_state(rank)

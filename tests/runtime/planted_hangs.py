@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -428,8 +429,8 @@ def script_of(job: Job, header: str, statements: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_with_mpi(job: Job, folder: Path) -> list[Record]:
-    """Run a job with mspc under mpirun, and return the records that its ranks have written."""
+def run_with_mpi(job: Job, folder: Path) -> None:
+    """Run a job with mspc under mpirun, which writes records to `hang_records`."""
     (folder / FILE).write_text(script_of(job, "def call(line, size, group, count, peer):", MSPC_STATEMENTS) + MSPC_MAIN)
     calls = [
         [[call.line, max(call.size, 1), f"g{call.group}", call.peer] for call in job.program(rank)]
@@ -442,14 +443,14 @@ def run_with_mpi(job: Job, folder: Path) -> list[Record]:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if not (folder / "hang_records").is_dir():
         print(done.stderr[-1500:])
-        return []
-    return read_records([folder / "hang_records"])[0]
 
 
-def run_with_gloo(job: Job, folder: Path, seconds: float = 3) -> list[Record]:
-    """Run a job with gloo in processes of its own, and return the records that its ranks have written."""
+def run_with_gloo(job: Job, folder: Path, seconds: float = 3) -> None:
+    """Run a job with gloo in processes of its own, which write flight records to `records`, and to `logs` error files
+    and stderr as torchrun does. A rank with an exception raises it before its call; a dead one writes nothing."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
 
     script = folder / FILE
     script.write_text(script_of(job, "def call(dist, torch, line, size, group, count, peer):", STATEMENTS))
@@ -458,9 +459,13 @@ def run_with_gloo(job: Job, folder: Path, seconds: float = 3) -> list[Record]:
     (folder / "records").mkdir()
     children = []
     for rank in range(job.ranks):
+        own = folder / "logs" / "attempt_0" / str(rank)
+        own.mkdir(parents=True)
         if child := os.fork():
             children.append(child)
             continue
+        os.dup2(os.open(own / "stderr.log", os.O_WRONLY | os.O_CREAT), 2)
+        has_failed = False
         try:
             torch.set_num_threads(1)
             warnings.simplefilter("ignore")
@@ -473,16 +478,24 @@ def run_with_gloo(job: Job, folder: Path, seconds: float = 3) -> list[Record]:
                     time.sleep(1.5)
                 count = len(job.groups[call.group])
                 names["call"](dist, torch, call.line, max(call.size, 1), groups[call.group], count, call.peer)
-        except Exception:  # the others fail, too
-            pass
+            if (job.fault, rank) == ("exception", job.rank):
+                raise ValueError("a planted exception")
+            if (job.fault, rank) == ("dead", job.rank):
+                os.kill(os.getpid(), signal.SIGKILL)
+        except Exception as error:  # the others fail, too
+            has_failed = True
+            os.environ["TORCHELASTIC_ERROR_FILE"] = str(own / "error.json")
+            ErrorHandler().record_exception(error)
         finally:
-            if (job.fault, rank) != ("dead", job.rank):
-                data = torch._C._distributed_c10d._dump_fr_trace()
-                (folder / "records" / f"trace_rank_{rank}").write_bytes(data)
-            os._exit(0)
-    for child in children:
-        os.waitpid(child, 0)
-    return read_records([folder / "records"])[0]
+            data = torch._C._distributed_c10d._dump_fr_trace()
+            (folder / "records" / f"trace_rank_{rank}").write_bytes(data)
+            os._exit(has_failed)
+    lines = []
+    for _ in children:
+        child, status = os.wait()
+        if code := os.waitstatus_to_exitcode(status):
+            lines.append(f"failed (exitcode: {code}) local_rank: {children.index(child)} (pid: {child})")
+    (folder / "logs" / "out.txt").write_text("\n".join(lines[:1]) + "\n")  # torchrun ends the others then
 
 
 def can_run(job: Job, is_mpi: bool) -> bool:
@@ -494,20 +507,30 @@ def can_run(job: Job, is_mpi: bool) -> bool:
     return job.pp < job.ranks
 
 
-def real_outcome(seed: int, fault: str, is_mpi: bool, with_program: bool) -> Outcome:
-    """The explanation of a random job that has run with gloo, or with mspc under mpirun."""
+def real_outcomes(seed: int, fault: str, is_mpi: bool, with_program: bool) -> list[Outcome]:
+    """The explanations of a random job that has run with mspc under mpirun, or with gloo: then from the flight records,
+    and from the files of the launcher, too."""
     draw = random.Random(f"{seed} {fault} gloo")
     while not can_run(job := random_job(draw, fault), is_mpi):
         pass
-    with tempfile.TemporaryDirectory() as folder:
-        records = (run_with_mpi if is_mpi else run_with_gloo)(job, Path(folder))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (run_with_mpi if is_mpi else run_with_gloo)(job, folder)
         most, missing = draw.choice((50, 200, 2000)), draw.randrange(3 * job.ranks)
-        records = [
-            record._replace(calls=record.calls[-most:], dropped=max(len(record.calls) - most, 0))
-            for record in records if record.rank != missing or len(records) < job.ranks
-        ]  # fmt: skip
-        steps = {rank: step_of(job, rank) for rank in range(job.ranks)} if with_program else None
-        return judged(job, records, explain(records, job.ranks, steps) if records else Hang((), (), ()))
+        own = [path for path in (folder / "hang_records", folder / "records") if path.is_dir()]
+        found: list[Outcome] = []
+        for paths in [own] if is_mpi else [own, [*own, folder / "logs"]]:
+            records = read_records(paths)[0] if paths else []
+            if sum(bool(record.calls) for record in records) < job.ranks:
+                missing = -1
+            cut_records = [
+                record._replace(calls=record.calls[-most:], dropped=max(len(record.calls) - most, 0))
+                if record.rank != missing else record._replace(calls=())
+                for record in records if record.rank != missing or record.end is not None
+            ]  # fmt: skip
+            steps = {rank: step_of(job, rank) for rank in range(job.ranks)} if with_program else None
+            found.append(judged(job, cut_records, explain(cut_records, job.ranks, steps)))
+        return found
 
 
 def as_pytorch_writes(value: Any) -> bytes:
@@ -556,9 +579,13 @@ def main() -> int:
         kinds, right = MPI_FAULTS if options.mpi else FAULTS, 0
         for number in range(options.first, options.first + (options.real or options.mpi)):
             fault, with_program = kinds[number % len(kinds)], options.program == "with"
-            each = real_outcome(number, fault, bool(options.mpi), with_program)
+            found = real_outcomes(number, fault, bool(options.mpi), with_program)
+            each = found[-1]
             right += each.is_culprit
-            answer = "right" if each.is_culprit and each.is_line else "wrong line" if each.is_culprit else "wrong"
+            answer = ", ".join(
+                "right" if each.is_culprit and each.is_line else "wrong line" if each.is_culprit else "wrong"
+                for each in found
+            )
             job = each.job
             planned = replace(job, rank=-1).program(job.rank)[job.at]
             print(f"{number} {job.dp}x{job.tp}x{job.pp} {job.fault} of {job.rank}, {planned}, {answer}: {each.said}",

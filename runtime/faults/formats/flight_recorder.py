@@ -13,7 +13,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.formats.plain_pickle import last_entries, plain_pickle
-from mspc.runtime.faults.recorded_calls import LIBRARY, NUMBER, Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import LIBRARY, NUMBER, RankEnd, Record, RecordedCall
 
 VERSIONS = ("2.", "1.")
 """Beginnings of the versions whose fields are known."""
@@ -56,8 +56,11 @@ def record_of(rank: int, path: Path, content: Mapping[str, Any], last: int = 0) 
     dropped = int(entries[0]["record_id"]) if entries else 0
     if dropped < 0:
         raise ValueError(f"record_id {dropped}")
-    place = content.get("mspc", {}).get("place", "")
-    return Record(rank, path, calls, dropped, _members(content), (_text(place),) if place else ())
+    own = content.get("mspc", {})
+    place, end = own.get("place", ""), own.get("end")
+    if end is not None:
+        end = RankEnd(_text(end[0]), tuple(map(_text, _few(end[1]))), int(end[2]))
+    return Record(rank, path, calls, dropped, _members(content), (_text(place),) if place else (), end)
 
 
 def _call(entry: Mapping[str, Any], shared: dict[Any, Any]) -> RecordedCall:

@@ -82,12 +82,12 @@ def test_a_failing_rank_ends_the_job_with_one_message(tmp_path: Path) -> None:
             assert "    out = self.op(x)" in err
         if how in ("kill", "exit 0"):
             assert f"note: mspc explain-hang {os.path.relpath(tmp_path / how)} compares the calls of the ranks" in err
+        if how != "alone":
             records, _ = read_records([tmp_path / how])
-            assert [record.rank for record in records] == ([0, 2] if how == "kill" else [0, 1, 2])
+            assert [record.rank for record in records] == [0, 1, 2]
             (found,) = explain(records, 3).explanations
-            assert (found.rank, found.fault) == (1, "no record" if how == "kill" else "stopped before")
-        else:
-            assert how == "alone" or not (tmp_path / how).exists()
+            assert (found.rank, found.fault) == (1, "stopped before" if how == "exit 0" else "died")
+            assert (found.end is not None and "user code is wrong at " in found.end.said) == (how == "raise")
 
 
 def test_a_job_without_faults_ends_well() -> None:

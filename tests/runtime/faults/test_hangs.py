@@ -264,6 +264,101 @@ def test_two_explanations_of_one_record_are_both_printed(
     ]
 
 
+TRACE = """Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/torch/elastic/errors/__init__.py", line 367, in wrapper
+    return f(*args, **kwargs)
+           ^^^^^^^^^^^^^^^^^^
+  File "/job/train.py", line {line}, in main
+    x = load(step)
+{said}
+"""
+OWN, EFFECT = "ValueError: bad batch", "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+CHAIN = TRACE.format(line=5, said=OWN) + "\nDuring handling of the above exception, another exception occurred:\n\n"
+CHAIN += TRACE.format(line=9, said=EFFECT)
+SUMMARY = """
+E1201 05:56:23.82 9037 torch/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 7)
+Failures:
+[1]:
+  rank      : {other} (local_rank: 0)
+  exitcode  : -15 (pid: 9046)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 9046
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : {rank} (local_rank: 1)
+  exitcode  : {code} (pid: 9048)
+  error_file: {file}
+  traceback : none
+"""
+
+
+def error_file(trace: str, seconds: int = 7) -> str:
+    extra = {"py_callstack": trace, "timestamp": str(seconds)}
+    return json.dumps({"message": {"message": trace.splitlines()[-1], "extraInfo": extra}})
+
+
+def with_prefix(prefix: str, text: str) -> str:
+    return "".join(f"{prefix}{line}\n" for line in text.splitlines())
+
+
+RAISED = "rank 1 raised ValueError: bad batch at /job/train.py:5 before all_reduce ((4, 3) Float) at /job/train.py:7"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"logs/attempt_0/1/error.json": error_file(TRACE.format(line=5, said=OWN)),
+          "logs/attempt_0/0/error.json": error_file(TRACE.format(line=7, said=EFFECT), 3)}, RAISED),
+        ({"error_rank_1.json": error_file(CHAIN)}, RAISED),  # a collective in `finally` fails, too
+        ({"out.txt": with_prefix("[default1]:[rank1]: ", TRACE.format(line=5, said=OWN))
+          + with_prefix("[rank0]: ", TRACE.format(line=7, said=EFFECT))}, RAISED),
+        ({"logs/1/stderr.log": TRACE.format(line=5, said=OWN), "logs/0/stderr.log": "some text"}, RAISED),
+        ({"out.txt": SUMMARY.format(rank=1, other=0, code=-9, file="<N/A>")}, "rank 1 was killed by SIGKILL before"),
+        ({"out.txt": SUMMARY.format(rank=1, other=0, code=7, file="<N/A>")}, "rank 1 exited with status 7 before"),
+        # Two hosts: the number of a folder is that of a rank on its host.
+        ({"out.txt": SUMMARY.format(rank=1, other=2, code=1, file="a/run/attempt_0/0/error.json"),
+          "a/run/attempt_0/0/error.json": error_file(TRACE.format(line=5, said=OWN))}, RAISED),
+        ({"slurm.out": "srun: error: node1: task 1: Killed"}, "rank 1 was killed by SIGKILL before"),
+        ({"mpi.txt": "prterun noticed that process rank 1 with PID 20960 on node vm exited on\nsignal 11"},
+         "rank 1 was killed by SIGSEGV before"),
+        ({"error_rank_0.json": error_file(TRACE.format(line=7, said=EFFECT))}, "rank 1 has no record, and others wait"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_dies_is_named_from_files_of_its_launcher(
+    tmp_path: Path, files: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 2):
+        record = content()
+        record["pg_config"]["0"]["ranks"] = "[0, 1, 2]"
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(record, 2))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert explain_records([tmp_path], 3, None, None) == 1
+    out, err = capsys.readouterr()
+    assert [line for line in out.splitlines() if line.startswith(said)], out
+    assert err == ""
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+def test_a_call_of_another_size_is_named_with_both_sizes(
+    tmp_path: Path, has_others: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 1, 2) if has_others else (1,):
+        record = content()
+        record["entries"] = [dict(record["entries"][0], record_id=i, collective_seq_id=i + 1) for i in range(8)]
+        if rank == 1:
+            record["entries"][7] |= {"input_sizes": [[5, 3]], "output_sizes": [[5, 3]]}
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(record, 2))
+    aborted = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at "
+    aborted += "/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 68 vs 64."
+    (tmp_path / "out.txt").write_text(with_prefix("[default0]:", aborted))
+    assert explain_records([tmp_path], 3, None, None) == 1
+    said = "rank 1 issued all_reduce (number 8 of group 0, (5, 3) Float) at /job/train.py:7 where the size is (4, 3)"
+    assert capsys.readouterr().out.splitlines()[1 + (not has_others)].startswith(said)
+
+
 RAS = """
 Job summary
 ===========
