@@ -263,7 +263,6 @@ class Alignment:
         waiting = [(rank, call) for rank, call in pending.items() if call is not None]
         for rank, call in waiting[:MAX_HISTORIES]:
             record, tokens = self.records[rank], self.sequences[rank]
-            known = {call.place for call in record.calls[: len(tokens) // 2]}
             end = next(i for i, each in enumerate(record.calls) if each is call) + 1
             usual = [each for each in record.calls if (each.kind, each.stack) == (call.kind, call.stack)]
             odd = [
@@ -279,7 +278,7 @@ class Alignment:
             runs = {i: self.support(rank, record.dropped + i) for i in range(first - 1, end)}
             strange = [
                 i for i in range(first, end)
-                if runs[i] < MIN_OVERLAP and runs[i - 1] > 2 * MIN_OVERLAP and record.calls[i].place in known
+                if runs[i] < MIN_OVERLAP and runs[i - 1] > 2 * MIN_OVERLAP and _count(record, i) >= MIN_OVERLAP
             ]  # fmt: skip
             if strange:
                 at = strange[0]
@@ -325,6 +324,11 @@ class Alignment:
         for history in [*histories][:MAX_HISTORIES]:
             best = max(best, longest_run(tokens, at, history)[0])
         return best
+
+
+def _count(record: Record, index: int) -> int:
+    """Return how many calls before one are from its line."""
+    return sum(call.place == record.calls[index].place for call in record.calls[:index])
 
 
 def _is_odd(values: Sequence[Any], value: Any) -> bool:

@@ -127,22 +127,26 @@ def _faults(
 
 def _with_deaths(found: list[HangCause], ends: Mapping[int, RankEnd], alignment: Alignment) -> list[HangCause]:
     """Return the faults of ranks with those that have died: these come first, unless calls differ for certain before,
-    or the end of a rank can be an effect of other calls."""
+    or the end of a rank can be an effect of other calls. A rank alone without a record has waited as the others if an
+    exception of their call has ended it."""
+    if len(found) == 1 and found[0].fault == LOST and found[0].call is not None:
+        end = ends.get(found[0].rank)
+        if end is not None and not end.certain and found[0].call.place in end.stack:
+            return []
     causes = [(-end.certain, not end.is_first, end.moment, rank) for rank, end in ends.items() if end.certain]
     stops = {each.rank: each for each in reversed(found) if each.fault in OUTSIDE}
     died: list[HangCause] = []
     for *_, rank in sorted(causes):
         call = stops[rank].call if rank in stops else alignment.following(rank)
         died.append(HangCause(rank, DIED, call, certain=ends[rank].certain))
-
-    def is_before(cause: HangCause) -> bool:
-        if cause.fault in OUTSIDE:
-            return False
-        moment = died[0].certain >= 1 and ends[died[0].rank].moment
-        return died[0].certain < 1 or (cause.certain >= 1 and (not moment or _created(cause) < moment))
-
     if not died:
         return found
+    moment = ends[died[0].rank].moment if died[0].certain >= 1 else 0
+
+    def is_before(cause: HangCause) -> bool:
+        is_certain = cause.certain >= 1 and (not moment or _created(cause) < moment)
+        return cause.fault not in OUTSIDE and (is_certain or died[0].certain < 1)
+
     before = [each for each in found if is_before(each)]
     dead = {each.rank for each in died}
     rest = [each for each in found if each not in before and (each.rank not in dead or each.fault not in OUTSIDE)]
