@@ -46,6 +46,7 @@ from mspc.verify.scale.repairs import (
     nodes_before,
     ratio_of,
     scaled_before,
+    unlike_others,
 )
 from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.small_programs import Unfit, first_weights, small_programs
@@ -415,12 +416,16 @@ class SmallProgram:
 
     def _edits(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Iterator[Edit]:
         """Yield changes of values before the first wrong value, and before those that are handed out or stored."""
+        for kind in self.kinds:
+            yield from unlike_others(kind)
         first_rows = [row for row in wrong if row.step == wrong[0].step]
         ratio = next(filter(None, (ratio_of(row.found, row.expected) for row in wrong)), 0.0)
         results = [row for row in first_rows if row.what == "result"]
         if {ratio_of(row.found, row.expected) for row in results} == {ratio}:  # all of them by one factor
             for kind in self.kinds:
                 made = list(makers(kind.graph, [row for row in results if row.kind is kind]))
+                if made and ratio < 1:  # a sum that is one too many is likelier than a factor that is missing
+                    yield from doubled_sums(kind, made[0])
                 yield from scaled_before(kind, nodes_before(kind, made, watch.is_settled), ratio)
         before = partial(edits_before, settled=watch.is_settled, divided=watch.is_divided, ratio=ratio)
         if first is not None:

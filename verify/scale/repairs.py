@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -43,7 +43,7 @@ REDUCTIONS = ("sum", "max", "min")
 GROUPED = (AllGather, AllReduce, AlltoAll, ReduceScatter)
 NEAR = 48
 """Most nodes before a wrong value whose changes are tried."""
-MAX_SUMS = 6
+MAX_SUMS, FEW = 6, 2
 MAX_TRIED = 240
 MAX_RUN = 32
 """Most changes with which whole steps are run."""
@@ -137,6 +137,25 @@ def scaled_before(kind: RankKind, nodes: Sequence[Node], factor: float) -> Itera
     """Return the changes that multiply values by a factor, those of products first; none if it is 0."""
     for node in sorted(nodes, key=lambda node: not isinstance(node.op, Mul | Div)) if factor else ():
         yield _scaled(kind, node, factor)
+
+
+def unlike_others(kind: RankKind) -> Iterator[Edit]:
+    """Return the changes of collectives that are another one, or over other ranks, than all others of their line."""
+    lines: dict[Hashable, list[Node]] = defaultdict(list)
+    for node in kind.graph.nodes:
+        if isinstance(node.op, GROUPED) and node.frames:
+            lines[type(node.op), node.frames[0]].append(node)
+    for nodes in lines.values():
+        ways = Counter(map(_way, nodes))
+        if len(ways) == 2 and len(nodes) > FEW:
+            for node in nodes:
+                if ways[_way(node)] == 1:
+                    yield from _of_collective(kind, node)
+
+
+def _way(node: Node) -> tuple[str, Hashable]:
+    """Return the reduction of a collective, and its ranks."""
+    return getattr(node.op, "op", ""), getattr(node.op, "members", ())
 
 
 def doubled_sums(kind: RankKind, seed: Node) -> Iterator[Edit]:
@@ -320,8 +339,9 @@ def _scaled(kind: RankKind, node: Node, factor: float) -> Edit:
     numbers = [value for value in node.inputs if isinstance(value, Constant) and value.value.size == 1]
     if numbers and isinstance(node.op, Mul | Div):
         given = float(numbers[0].value.reshape(-1)[0])
-        if factor in (given, 1 / given if given else 0.0):
-            words = f"{node.label} by {given:g} is one too many"
+        if given and factor in (given, 1 / given):
+            is_undone = (factor == given) == isinstance(node.op, Div)
+            words = f"{node.label} by {given:g} is one too {'many' if is_undone else 'few'}"
     return Edit(kind, node, words, lambda value, operands: value * factor)
 
 
