@@ -329,6 +329,7 @@ COMPLEX = {f"complex_{name}": of_complex(function, derivative) for name, functio
     ("sigmoid", _sigmoid, lambda x, y: y * (1 - y)), ("reciprocal", np.reciprocal, lambda x, y: -y * y),
     ("rsqrt", lambda x: 1 / np.sqrt(x), lambda x, y: -0.5 * y / x), ("square", np.square, lambda x, y: 2 * x),
     ("silu", lambda x: x * _sigmoid(x), lambda x, y: _sigmoid(x) * (1 + x * (1 - _sigmoid(x)))),
+    ("sinc", np.sinc, lambda x, y: np.where(x == 0, 0, (np.cos(np.pi * x) - y) / np.where(x == 0, 1, x))),
 )}  # fmt: skip
 COMPLEX |= {
     "complex_pow": LibraryRow(np.power, None, power_gradients),

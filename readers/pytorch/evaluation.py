@@ -560,7 +560,7 @@ class _Walk:
         """Return the results of a kind, in the element types of autocast."""
         call, type_of, autocast, name = self.evaluator.call, self.evaluator.type_of, self.autocast, name_of(node.target)
         given = operands if autocast is None else autocast.operands(name, operands, call, type_of)
-        is_number = _takes_dimensions(node, kind) and _is_number(given[0], type_of)
+        is_number = not kind.is_counted and _takes_dimensions(node, kind) and _is_number(given[0], type_of)
         read = self._as_vectors(given) if is_number else given
         found = self.evaluator.call(kind.target, read, not self.folds)
         values = list(found) if isinstance(found, (tuple, list)) else [found]
@@ -751,8 +751,8 @@ def _alone(value: Any, is_differentiated: bool = True) -> NamedValue:
 
 _OF_DIMENSIONS = frozenset(("dim", "dims", "dim1", "start_dim"))
 """Names of arguments that are dimensions."""
-_OF_NUMBERS = frozenset(("unsqueeze", "stack", "diag_embed", "_chunk_cat", "cat"))
-"""Kinds that take a dimension of their results."""
+_OF_NUMBERS = frozenset(("unsqueeze", "stack", "diag_embed", "_chunk_cat", "cat", "permute_copy"))
+"""Kinds that take a dimension of their results, or none of a number."""
 
 
 def _takes_dimensions(node: ExportedNode, kind: Kind) -> bool:

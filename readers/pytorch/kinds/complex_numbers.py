@@ -56,13 +56,21 @@ def by_parts(function: Any, filler: Any) -> Any:
     return of
 
 
-def triangle_of(upper: Any) -> Any:
-    """Return a function: one triangle of matrices, also of complex ones."""
-    half = ops.triu if upper else ops.tril
-    return by_parts(lambda matrix, diagonal=0: half(matrix, diagonal), None)
+def of_parts(product: Any, operands: Any) -> Any:
+    """Return a product of several tensors, in each of which it is linear; complex ones by their real and imaginary
+    parts."""
+    for place, each in enumerate(operands):
+        if each.dtype.is_complex:
+            first = of_parts(product, (*operands[:place], ops.Real()(each), *operands[place + 1 :]))
+            second = of_parts(product, (*operands[:place], ops.Imag()(each), *operands[place + 1 :]))
+            if not first.dtype.is_complex:
+                return ops.Complex()(first, second)
+            return ops.Complex()(ops.Real()(first) - ops.Imag()(second), ops.Imag()(first) + ops.Real()(second))
+    return product(*operands)
 
 
-tril, triu = triangle_of(False), triangle_of(True)
+tril, triu = by_parts(ops.tril, None), by_parts(ops.triu, None)
+"""Triangles of matrices, complex ones too."""
 
 
 def of_either(function: Any, name: Any) -> Any:
@@ -115,7 +123,7 @@ _FILLED = {
 """Kinds of a number that fills: the place of the number."""
 _ANALYTIC = """
     exp log sqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh expm1 log1p log2 log10 exp2 sigmoid
-    reciprocal rsqrt square silu
+    reciprocal rsqrt square silu sinc
 """.split()
 
 

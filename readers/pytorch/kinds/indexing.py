@@ -10,6 +10,7 @@ from mspc.ir.types import BOOL, INT64
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
+from mspc.readers.pytorch.kinds.complex_numbers import by_parts
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.shapes import expanded, spread_out
 
@@ -85,6 +86,15 @@ def farthest(dtype: Any, is_greatest: Any) -> Any:
     return float("inf") if is_greatest else float("-inf")
 
 
+def multiplied(self: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
+    """Return the product along a dimension."""
+    if not self.dtype.is_complex:
+        return ops.prod(self, dim, keepdim, dtype)
+    place = dim % len(self.shape)
+    found = ops.LibraryFunction("complex_prod", (place,))(self)
+    return found if keepdim else ops.Squeeze(place)(found)
+
+
 def scattered_products(self: Any, dim: Any, index: Any, src: Any, include_self: Any) -> Any:
     """Return the product of the values put at each place: every place looks at all of them along the dimension."""
     place = dim % len(self.shape)
@@ -103,7 +113,7 @@ def scattered_products(self: Any, dim: Any, index: Any, src: Any, include_self: 
     rest = self
     if include_self:
         many = ops.Concat(place + 1)((many, ops.ExpandDims()(rest, place + 1)))
-    return ops.where(missing, rest, ops.ReduceProd()(many, place + 1))
+    return ops.where(missing, rest, multiplied(many, place + 1, False, None))
 
 
 def scattered_extrema(self: Any, dim: Any, index: Any, src: Any, greatest: Any, include_self: Any) -> Any:
@@ -129,8 +139,8 @@ def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, inclu
         return scattered_extrema(self, dim, index, src, reduce == "amax", include_self)
     if reduce != "sum":
         raise ApiValueError(f"scatter_reduce: reduce is {reduce!r}; read are 'sum', 'mean', 'prod', 'amax' and 'amin'")
-    base = self if include_self else mint.scatter(self, dim, index, ops.zeros_like(src))
-    return mint.scatter_add(base, dim, index, src)
+    base = self if include_self else by_parts(mint.scatter, None)(self, dim, index, ops.zeros_like(src))
+    return by_parts(mint.scatter_add, None)(base, dim, index, src)
 
 
 # Sizes that depend on data have a bound (`--size u0=N`), which `readers/pytorch/sizes.py` adds to the arguments.

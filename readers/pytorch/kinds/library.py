@@ -12,10 +12,10 @@ from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.ops.function.math_func import quantile_along
 from mspc.readers.pytorch.kinds.collectives import chunks_in_rows
-from mspc.readers.pytorch.kinds.complex_numbers import by_parts, raised, tril, triu
+from mspc.readers.pytorch.kinds.complex_numbers import by_parts, of_parts, raised, tril, triu
 from mspc.readers.pytorch.kinds.creation import complex_number
 from mspc.readers.pytorch.kinds.kind import row
-from mspc.readers.pytorch.kinds.linear import inverse, log_determinant, of_parts, of_triangle
+from mspc.readers.pytorch.kinds.linear import inverse, log_determinant, of_triangle, shortened
 from mspc.readers.pytorch.kinds.shapes import conjugate_transposed as adjoint
 from mspc.readers.pytorch.kinds.shapes import exchanged, expanded, permuted, reshaped
 
@@ -214,7 +214,7 @@ def tensor_solved(self: Any, other: Any, dims: Any) -> Any:
         self = permuted(self, (*[d for d in range(len(self.shape)) if d not in places], *places))
     size = math.prod(other.shape)
     shape = self.shape[len(other.shape) :]
-    return reshaped(ops.matmul(inverse(reshaped(self, (size, -1))), reshaped(other, (size, 1))), shape)
+    return reshaped(product(inverse(reshaped(self, (size, -1))), reshaped(other, (size, 1))), shape)
 
 
 def tensor_inverse(self: Any, ind: Any) -> Any:
@@ -339,8 +339,7 @@ def correlation(self: Any) -> Any:
     found = weighted_covariance(self, 1, None, None)
     if len(found.shape) < 2:
         return found / found
-    variances = ops.diagonal(found, 0, 0, 1)
-    sizes = ops.Sqrt()(ops.Real()(variances) if found.dtype.is_complex else variances)
+    sizes = ops.Sqrt()(ops.diagonal(ops.Real()(found) if found.dtype.is_complex else found, 0, 0, 1))
     made = found / ops.cast(ops.ExpandDims()(sizes, 1), found.dtype) / ops.cast(ops.ExpandDims()(sizes, 0), found.dtype)
     if made.dtype.is_complex:
         return ops.Complex()(ops.clamp(ops.Real()(made), -1.0, 1.0), ops.clamp(ops.Imag()(made), -1.0, 1.0))
@@ -562,11 +561,9 @@ def masked_added(self: Any, mask: Any, indices: Any, values: Any) -> Any:
 
 def renormalised(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> Any:
     """Return (the table whose named rows have at most a norm, the same as written)."""
-    sizes = ops.vector_norm(self, float(norm_type), 1, True)
     there = ops.Reshape()(ops.arange(0, self.shape[0], 1), (-1, 1))
     named = ops.ReduceAny(True)(ops.Equal()(ops.cast(there, INT64), ops.cast(reshaped(indices, (1, -1)), INT64)), 1)
-    large = ops.LogicalAnd()(named, ops.Greater()(sizes, max_norm))
-    return ops.where(large, self * (max_norm / (sizes + 1e-7)), self)
+    return ops.where(named, shortened(self, norm_type, 0, max_norm), self)
 
 
 _EVENLY = "dtype=None, -layout=None, -device=None, -pin_memory=None"
@@ -585,7 +582,7 @@ STATISTICS = (
     row("gradient.scalarrayint gradient.tensorarrayint", "self, spacing, dim=None, edge_order=1", slopes),
     row("gradient.scalararray gradient.scalarrayarray gradient.tensorarray", "self, spacing, dim, edge_order=1",
         slopes),
-    row("quantile.default", "self, q, dim=None, keepdim=False, interpolation='linear'",
+    row("quantile.default quantile.scalar", "self, q, dim=None, keepdim=False, interpolation='linear'",
         lambda *given: quantiles(*given, False)),
     row("nanquantile.default nanquantile.scalar", "self, q, dim=None, keepdim=False, interpolation='linear'",
         lambda *given: quantiles(*given, True)),
@@ -613,8 +610,6 @@ STATISTICS = (
     row("unique_consecutive.default", "self, -return_inverse=False, -return_counts=False, dim=None",
         lambda self, dim, shapes: different(self, dim, True, shapes), is_counted=True),
     row("count_nonzero.dim_IntList", "self, dim", lambda self, dim: mint.count_nonzero(self, tuple(dim))),
-    row("var_mean.default", "self, unbiased=True", lambda self, unbiased: ops.var_mean(self, None, int(unbiased))),
-    row("std_mean.default", "self, unbiased=True", lambda self, unbiased: ops.std_mean(self, None, int(unbiased))),
 )  # fmt: skip
 """Kinds of statistics."""
 
@@ -669,11 +664,6 @@ _POLYNOMIALS = (
 )
 
 
-def near(self: Any, infinity: Any) -> Any:
-    """Return whether elements are this infinity."""
-    return ops.Equal()(self, infinity) if self.dtype.is_float else ops.zeros(self.shape, BOOL)
-
-
 def wide_power(self: Any, exponent: Any) -> Any:
     """Return the power in double precision."""
     if not self.dtype.is_complex and not exponent.dtype.is_complex:
@@ -698,9 +688,5 @@ SPECIAL = (
         typed(self, COMPLEX128 if isinstance(self, complex) else FLOAT64), exponent)),
     *(row(f"{name}.default", "self, other", lambda self, other, name=name: library(name, self, other))
       for name in ("gcd", "lcm")),
-    row("isposinf.default", "self", lambda self: near(self, math.inf)),
-    row("isneginf.default", "self", lambda self: near(self, -math.inf)),
-    row("isreal.default", "self", lambda self: ops.Equal()(ops.Imag()(self), 0) if self.dtype.is_complex
-        else ops.ones(self.shape, BOOL)),
 )  # fmt: skip
 """Kinds of special functions."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.types import BOOL, FLOAT32, HALVES, INT32
+from mspc.ir.types import BOOL, FLOAT32, HALVES, INT32, real_of
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.functions import as_dtype
 from mspc.mindspore_api.mint.nn import functional
-from mspc.readers.pytorch.kinds.complex_numbers import of_either, tril, triu
+from mspc.readers.pytorch.kinds.complex_numbers import of_either, of_parts, tril, triu
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.reductions import vector_norm
 from mspc.readers.pytorch.kinds.shapes import conjugate_transposed, expanded, nothing
@@ -42,19 +42,6 @@ def distances(x1: Any, x2: Any, p: Any) -> Any:
         return ops.Cdist(float(p))(x1, x2)
     rows = [ops.Reshape()(expanded(x, (*front, *x.shape[-2:])), (math.prod(front), *x.shape[-2:])) for x in (x1, x2)]
     return ops.Reshape()(ops.Cdist(float(p))(*rows), shape)
-
-
-def of_parts(product: Any, operands: Any) -> Any:
-    """Return a product of several tensors, in each of which it is linear; complex ones by their real and imaginary
-    parts."""
-    for place, each in enumerate(operands):
-        if each.dtype.is_complex:
-            first = of_parts(product, (*operands[:place], ops.Real()(each), *operands[place + 1 :]))
-            second = of_parts(product, (*operands[:place], ops.Imag()(each), *operands[place + 1 :]))
-            if not first.dtype.is_complex:
-                return ops.Complex()(first, second)
-            return ops.Complex()(ops.Real()(first) - ops.Imag()(second), ops.Imag()(first) + ops.Real()(second))
-    return product(*operands)
 
 
 def linear(input: Any, weight: Any, bias: Any) -> Any:
@@ -90,8 +77,19 @@ PRODUCTS = (
 
 
 def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
-    """Return the norm of matrices."""
-    return ops.matrix_norm(as_dtype(self, dtype), order, dim, keepdim)
+    """Return the norm of matrices; of complex ones that of their absolute values, or of their singular values."""
+    self, places = as_dtype(self, dtype), [d % len(self.shape) for d in dim]
+    shape = tuple([1 if d in places else n for d, n in enumerate(self.shape) if keepdim or d not in places])
+    if 0 in [self.shape[d] for d in places]:
+        return ops.zeros(shape, real_of(self.dtype))
+    if self.dtype.is_complex and order in _OF_SINGULAR_VALUES:
+        _, values, _ = ops.LibraryFunction("svd", (False,))(ops.movedim(self, places, (-2, -1)))
+        return ops.Reshape()(vector_norm(values, _OF_SINGULAR_VALUES[order], -1, False), shape)
+    return ops.norm(ops.ComplexAbs()(self) if self.dtype.is_complex else self, order, tuple(places), keepdim)
+
+
+_OF_SINGULAR_VALUES = {"nuc": 1, 2: math.inf, -2: -math.inf}
+"""Norms of matrices that are vector norms of singular values."""
 
 
 def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
@@ -101,7 +99,25 @@ def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
         return ops.Reshape()(found, (1,) * len(self.shape)) if keepdim else found
     if not isinstance(order, str) and (len(self.shape) == 1 if dim is None else isinstance(dim, int) or len(dim) == 1):
         return vector_norm(self, 2 if order is None else order, dim, keepdim, dtype)
-    return ops.norm(self, order, dim, keepdim, dtype=dtype)
+    return matrix_norm(self, "fro" if order is None else order, (-2, -1) if dim is None else dim, keepdim, dtype)
+
+
+def shortened(self: Any, order: Any, dim: Any, most: Any) -> Any:
+    """Return the tensor with slices along a dimension that have at most a norm."""
+    wide = ops.cast(self, FLOAT32) if self.dtype in HALVES else self
+    rest = [d for d in range(len(self.shape)) if d != dim % len(self.shape)]
+    size = vector_norm(wide, float(order), rest, True)
+    return ops.cast(ops.where(ops.Greater()(size, most), wide * (most / (size + 1e-7)), wide), self.dtype)
+
+
+def matrix_power(self: Any, n: Any) -> Any:
+    """Return square matrices to a power; complex ones factor by factor."""
+    if not self.dtype.is_complex:
+        return ops.matrix_power(self, n)
+    found = expanded(ops.cast(ops.eye(self.shape[-1], self.shape[-1]), self.dtype), self.shape)
+    for _ in range(abs(n)):
+        found = of_parts(ops.matmul, (found, inverse(self) if n < 0 else self))
+    return found
 
 
 def no_error(matrix: Any) -> Any:
@@ -181,7 +197,7 @@ def crossed(self: Any, other: Any, dim: Any) -> Any:
 MATRICES = (
     row("linalg_solve_triangular.default", "self, B, upper, left=True, unitriangular=False", of_triangle),
     row("linalg_slogdet.default", "A", log_determinant),
-    row("linalg_matrix_power.default matrix_power.default", "self, n", ops.matrix_power),
+    row("linalg_matrix_power.default matrix_power.default", "self, n", matrix_power),
     row("cross.default", "self, other, dim=None", crossed),
     row("inner.default", "self, other", lambda *pair: of_parts(ops.inner, pair)),
     row("addr.default", "self, vec1, vec2, beta=1, alpha=1",
@@ -190,8 +206,8 @@ MATRICES = (
         lambda self, batch1, batch2, beta, alpha: scaled_product(
             self, ops.ReduceSum()(of_parts(ops.BatchMatMul(), (batch1, batch2)), 0), beta, alpha)),
     row("dist.default", "self, other, p=2", lambda self, other, p: vector_norm(self - other, p, None, False, None)),
-    row("pdist.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
-    row("renorm.default", "self, p, dim, maxnorm", ops.renorm),
+    row("pdist.default _pdist_forward.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
+    row("renorm.default", "self, p, dim, maxnorm", shortened),
     row("linalg_inv_ex.default", "A, -check_errors=False",
         lambda matrix: (inverse(matrix), no_error(matrix))),
     row("linalg_cholesky_ex.default", "self, upper=False, -check_errors=False",
@@ -208,7 +224,6 @@ MATRICES = (
     row("cholesky_solve.default", "self, input2, upper=False",
         lambda self, input2, upper: of_parts(
             ops.matmul, (inverse(squared(input2, upper)), self))),
-    row("_pdist_forward.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
     row("_trilinear.default", "i1, i2, i3, expand1, expand2, expand3, sumdim, -unroll_dim=1", trilinear),
     row("linalg_inv.default", "A", lambda matrix: inverse(matrix)),
     row("inverse.default", "self", lambda self: inverse(self)),
@@ -230,7 +245,7 @@ MATRICES = (
     row("vdot.default", "self, other", mint.vdot),
     row("bilinear.default", "input1, input2, weight, bias=None", bilinear),
     row("pairwise_distance.default", "x1, x2, p=2.0, eps=1e-06, keepdim=False",
-        lambda x1, x2, p, eps, keepdim: ops.vector_norm(x1 - x2 + eps, p, -1, keepdim)),
+        lambda x1, x2, p, eps, keepdim: vector_norm(x1 - x2 + eps, p, -1, keepdim)),
 )  # fmt: skip
 """Kinds of matrices."""
 

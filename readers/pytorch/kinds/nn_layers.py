@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import FLOAT32, UINT8
+from mspc.ir.types import FLOAT32, UINT8, real_of
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.mint.functions import as_dtype
 from mspc.mindspore_api.mint.nn import functional
 from mspc.mindspore_api.nn.recurrent import gru_step, lstm_step, project, simple_step
+from mspc.readers.pytorch.kinds.complex_numbers import of_either
 from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.kinds.reductions import mean
 
 
 def softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
@@ -44,12 +46,17 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     """x over the root of the mean of its squares along the last dimensions, times a weight."""
     sizes = tuple(normalized_shape)
     scale = ops.ones(sizes, input.dtype) if weight is None else weight
-    small = _least_step(input.dtype) if eps is None else eps
-    if len(sizes) == 1:
-        out, _ = ops.RmsNorm(small)(input, scale)
+    if len(sizes) == 1 and not input.dtype.is_complex:
+        out, _ = ops.RmsNorm(_least_step(input.dtype) if eps is None else eps)(input, scale)
         return out
+    return input * inverse_root(input, sizes, eps) * scale
+
+
+def inverse_root(input: Any, sizes: Any, eps: Any) -> Any:
+    """Return 1 over the root of the mean of squares along the last dimensions."""
     dims = tuple(range(len(input.shape) - len(sizes), len(input.shape)))
-    return input * ops.Rsqrt()(ops.ReduceMean(True)(ops.Square()(input), dims) + small) * scale
+    small = _least_step(real_of(input.dtype)) if eps is None else eps
+    return of_either(ops.Rsqrt(), "rsqrt")(mean(of_either(ops.Square(), "square")(input), dims, True) + small)
 
 
 def _least_step(dtype: Any) -> Any:
@@ -59,10 +66,7 @@ def _least_step(dtype: Any) -> Any:
 
 def rms_norm_with_statistics(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     """Return (the normalised tensor, 1 / root of the mean of squares)."""
-    dims = tuple(range(len(input.shape) - len(normalized_shape), len(input.shape)))
-    small = _least_step(input.dtype) if eps is None else eps
-    scale = ops.Rsqrt()(ops.ReduceMean(True)(ops.Square()(input), dims) + small)
-    return rms_norm(input, normalized_shape, weight, eps), scale
+    return rms_norm(input, normalized_shape, weight, eps), inverse_root(input, normalized_shape, eps)
 
 
 def batch_norm(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, HALVES
+from mspc.ir.types import BOOL, COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, HALVES, real_of
 from mspc.mindspore_api import mint, ops
-from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
+from mspc.readers.pytorch.kinds.complex_numbers import by_parts, is_complex, of_either, of_parts, raised
 from mspc.readers.pytorch.kinds.creation import complex_number
 from mspc.readers.pytorch.kinds.kind import row
 
@@ -39,16 +39,14 @@ def power(self: Any, exponent: Any) -> Any:
     return ops.Pow()(self, exponent)
 
 
-def raised(self: Any, exponent: Any) -> Any:
-    """Return a number to the power of a tensor."""
-    return power(self, exponent) if isinstance(self, int) else ops.Pow()(self, exponent)
+def bits(operator: Any, logical: Any) -> Any:
+    """Return a function of two that applies an operator of bits, to Bool that of truths, in any order."""
 
+    def of(self: Any, other: Any) -> Any:
+        first, second = (other, self) if isinstance(self, int) else (self, other)
+        return (logical if first.dtype == BOOL else operator)()(first, second)
 
-def bits(operator: Any, logical: Any, self: Any, other: Any) -> Any:
-    """Return an operator of bits; of Bool that of truths."""
-    if self.dtype == BOOL:
-        return logical(self, other)
-    return operator(self, other)
+    return of
 
 
 def among(elements: Any, test_elements: Any, invert: Any) -> Any:
@@ -99,6 +97,15 @@ def further(operator: Any, comparison: Any, self: Any, other: Any) -> Any:
     return ops.where(ops.LogicalOr()(comparison()(self, other), ops.IsNan()(other)), self, other)
 
 
+def log_of_two(self: Any, other: Any) -> Any:
+    """Return the logarithm of the sum of two exponentials; of complex numbers beside that of the greater real part."""
+    if not self.dtype.is_complex:
+        return ops.logaddexp(self, other)
+    is_first = ops.GreaterEqual()(ops.Real()(self), ops.Real()(other))
+    most, least = ops.where(is_first, self, other), ops.where(is_first, other, self)
+    return most + of_either(ops.Log1p(), "log1p")(of_either(ops.Exp(), "exp")(least - most))
+
+
 def between(self: Any, end: Any, weight: Any) -> Any:
     """Return self + weight (end - self), from the nearer one, so that the ends are exact."""
     apart = end - self
@@ -145,12 +152,6 @@ def filled(self: Any, mask: Any, value: Any) -> Any:
     return ops.masked_fill(self, mask, ops.cast(value, self.dtype))
 
 
-def rounded(self: Any, decimals: Any) -> Any:
-    """Rounded to so many decimals; negative ones are tens."""
-    scale = float(10 ** abs(decimals))
-    return ops.round(self * scale) / scale if decimals >= 0 else ops.round(self / scale) * scale
-
-
 def shifted(operator: Any) -> Any:
     """Return a function that moves bits by as many places as a tensor or a number says."""
     return lambda self, other: operator()(self, ops.cast(other, self.dtype))
@@ -180,15 +181,7 @@ def elu(self: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
 
 def sign(self: Any) -> Any:
     """Return the sign; of a complex number the one of length 1 in its direction, of Bool itself."""
-    if self.dtype == BOOL:
-        return self
-    if not self.dtype.is_complex:
-        return ops.Sign()(self)
-    size = ops.ComplexAbs()(self)
-    none = ops.Equal()(size, 0)
-    return ops.Complex()(*[
-        ops.where(none, ops.zeros_like(size), each(self) / ops.where(none, ops.ones_like(size), size))
-        for each in (ops.Real(), ops.Imag())])  # fmt: skip
+    return self if self.dtype == BOOL else ops.sgn(self)
 
 
 def entropy(self: Any) -> Any:
@@ -205,10 +198,12 @@ def direction_of(self: Any, other: Any) -> Any:
 
 
 def times_log(logarithm: Any, least: Any) -> Any:
-    """Return a function of two tensors: the first times a logarithm of the second, and 0 if the first is 0 and there is
-    no logarithm, at `least` and below; the logarithm of one more is 0."""
+    """Return a function of tensors or a number: the first times a logarithm of the second, and 0 if the first is 0 and
+    there is no logarithm, at `least` and below; the logarithm of one more is 0."""
 
     def times(self: Any, other: Any) -> Any:
+        self = ops.full_like(other, self) if isinstance(self, (int, float)) else self
+        other = ops.full_like(self, other) if isinstance(other, (int, float)) else other
         nothing = ops.LogicalAnd()(ops.Equal()(self, 0), ops.LessEqual()(other, least))
         return self * logarithm()(ops.where(nothing, ops.full_like(other, least + 1), other))
 
@@ -254,6 +249,7 @@ BINARY = {
 """Kinds that are an operator of two."""
 NAMED_ALIKE = """
     exp2 log2 log10 floor ceil round trunc selu mish hardswish hardsigmoid sinc frac signbit deg2rad rad2deg
+    isposinf isneginf isreal
 """.split()
 """Kinds of one tensor that mspc has as functions of the same names."""
 
@@ -272,19 +268,13 @@ ELEMENTWISE = (
     row("true_divide.Tensor true_divide.Scalar", "self, other", divide),
     row("fmod.Tensor fmod.Scalar", "self, other", widened(lambda: ops.fmod)),
     row("remainder.Tensor remainder.Scalar", "self, other", widened(ops.FloorMod)),
-    row("pow.Tensor_Scalar pow.Tensor_Tensor", "self, exponent", power),
-    row("pow.Scalar", "self, exponent", raised),
+    row("pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar", "self, exponent", power),
     row("float_power.Tensor_Scalar", "self, exponent", ops.float_power),
+    row("logaddexp.default", "self, other", log_of_two),
     row("addcmul.default", "self, tensor1, tensor2, value=1", ops.addcmul),
     row("addcdiv.default", "self, tensor1, tensor2, value=1", ops.addcdiv),
     row("lerp.Scalar lerp.Tensor", "self, end, weight", between),
     row("atan2.default", "self, other", direction_of),
-    row("__and__.Tensor bitwise_and.Tensor bitwise_and.Scalar __and__.Scalar", "self, other",
-        lambda self, other: bits(ops.BitwiseAnd(), ops.LogicalAnd(), self, other)),
-    row("__or__.Tensor bitwise_or.Tensor bitwise_or.Scalar __or__.Scalar", "self, other",
-        lambda self, other: bits(ops.BitwiseOr(), ops.LogicalOr(), self, other)),
-    row("__xor__.Tensor __xor__.Scalar bitwise_xor.Tensor bitwise_xor.Scalar", "self, other",
-        lambda self, other: bits(ops.BitwiseXor(), ops.NotEqual(), self, other)),
     row("__lshift__.Tensor __lshift__.Scalar bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar",
         "self, other", shifted(ops.LeftShift)),
     row("__rshift__.Tensor __rshift__.Scalar bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar",
@@ -293,17 +283,16 @@ ELEMENTWISE = (
         ops.cast(self, other.dtype), other)) for name, operator in (
             ("bitwise_left_shift", ops.LeftShift), ("bitwise_right_shift", ops.RightShift),
             ("remainder", ops.FloorMod))),
-    *(row(f"bitwise_{name}.Scalar_Tensor", "self, other", lambda self, other, operator=operator, logical=logical: bits(
-        operator(), logical(), other, self)) for name, operator, logical in (
-            ("and", ops.BitwiseAnd, ops.LogicalAnd), ("or", ops.BitwiseOr, ops.LogicalOr),
-            ("xor", ops.BitwiseXor, ops.NotEqual))),
+    *(row(f"__{name}__.Tensor __{name}__.Scalar bitwise_{name}.Tensor bitwise_{name}.Scalar "
+          f"bitwise_{name}.Scalar_Tensor", "self, other", bits(operator, logical)) for name, operator, logical in (
+              ("and", ops.BitwiseAnd, ops.LogicalAnd), ("or", ops.BitwiseOr, ops.LogicalOr),
+              ("xor", ops.BitwiseXor, ops.NotEqual))),
     row("bitwise_not.default", "self",
         lambda self: ops.LogicalNot()(self) if self.dtype == BOOL else ops.Invert()(self)),
     row("logical_not.default", "self", lambda self: ops.logical_not(ops.cast(self, BOOL))),
-    row("logical_and.default", "self, other", lambda self, other: ops.LogicalAnd()(ops.cast(self, BOOL),
-                                                                                   ops.cast(other, BOOL))),
-    row("logical_or.default", "self, other", lambda self, other: ops.LogicalOr()(ops.cast(self, BOOL),
-                                                                                 ops.cast(other, BOOL))),
+    *(row(f"logical_{name}.default", "self, other", lambda self, other, operator=operator: operator()(
+        ops.cast(self, BOOL), ops.cast(other, BOOL))) for name, operator in (
+            ("and", ops.LogicalAnd), ("or", ops.LogicalOr), ("xor", ops.NotEqual))),
     row("isin.Tensor_Tensor", "elements, test_elements, -assume_unique=False, invert=False", among),
     row("isin.Tensor_Scalar", "elements, test_element, -assume_unique=False, invert=False",
         lambda elements, one, invert: (ops.NotEqual() if invert else ops.Equal())(elements, one)),
@@ -340,25 +329,18 @@ ELEMENTWISE = (
     row("threshold.default", "self, threshold, value", ops.threshold),
     row("hardshrink.default", "self, lambd=0.5", ops.hardshrink),
     row("softshrink.default", "self, lambd=0.5", ops.softshrink),
-    row("logical_xor.default", "self, other",
-        lambda self, other: ops.NotEqual()(ops.cast(self, BOOL), ops.cast(other, BOOL))),
     row("hypot.default", "self, other", ops.hypot),
-    row("logaddexp.default", "self, other", ops.logaddexp),
-    row("xlogy.Tensor", "self, other", times_log(ops.Log, 0)),
-    row("xlogy.Scalar_Other", "self, other",
-        lambda self, other: times_log(ops.Log, 0)(self, ops.full_like(self, other))),
-    row("xlogy.Scalar_Self", "self, other",
-        lambda self, other: times_log(ops.Log, 0)(ops.full_like(other, self), other)),
+    row("xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self", "self, other", times_log(ops.Log, 0)),
     row("isclose.default", "self, other, rtol=1e-05, atol=1e-08, equal_nan=False", ops.isclose),
     row("logit.default", "self, eps=None", log_odds),
     row("copysign.Tensor copysign.Scalar", "self, other", ops.copysign),
     row("fmax.default", "self, other", lambda self, other: further(ops.fmax, ops.GreaterEqual, self, other)),
     row("fmin.default", "self, other", lambda self, other: further(ops.fmin, ops.LessEqual, self, other)),
     row("heaviside.default", "self, values", ops.heaviside),
-    row("ldexp.Tensor", "self, other", ops.ldexp),
-    row("round.decimals", "self, decimals", rounded),
-    row("special_round.default", "self, decimals=0",
-        lambda self, decimals: rounded(self, decimals) if decimals else ops.round(self)),
+    row("ldexp.Tensor", "self, other", lambda self, other: ops.ldexp(self, other) if not is_complex(other)
+        else self * raised(ops.Pow())(2.0, other)),
+    *(row(name, arguments, lambda self, decimals: ops.round(self, decimals=decimals)) for name, arguments in (
+        ("round.decimals", "self, decimals"), ("special_round.default", "self, decimals=0"))),
     row("polygamma.default", "n, self", derivative_of_digamma),
     row("i0.default special_i0.default", "self", ops.bessel_i0),
     row("special_i0e.default", "self", ops.bessel_i0e),
@@ -369,18 +351,15 @@ ELEMENTWISE = (
     row("special_entr.default", "self", entropy),
     row("special_ndtr.default", "self", lambda self: ops.Erfc()(self * -(0.5**0.5)) * 0.5),
     row("special_ndtri.default", "self", lambda self: ops.Erfinv()(self * 2 - 1) * 2**0.5),
-    row("special_xlog1py.default", "self, other", times_log(ops.Log1p, -1)),
-    row("special_xlog1py.other_scalar", "self, other",
-        lambda self, other: times_log(ops.Log1p, -1)(self, ops.full_like(self, other))),
-    row("special_xlog1py.self_scalar", "self, other",
-        lambda self, other: times_log(ops.Log1p, -1)(ops.full_like(other, self), other)),
+    row("special_xlog1py.default special_xlog1py.other_scalar special_xlog1py.self_scalar", "self, other",
+        times_log(ops.Log1p, -1)),
     row("threshold_backward.default", "grad_output, self, threshold", lambda dout, self, threshold: ops.where(
         ops.Greater()(self, threshold), dout, ops.zeros_like(dout))),
 )  # fmt: skip
 """Kinds of numbers, one element at a time."""
 
 
-def of_parts(self: Any) -> Any:
+def of_pairs(self: Any) -> Any:
     """Complex numbers of real and imaginary parts, the last dimension."""
     real, imaginary = ops.unstack(self, -1)
     return ops.Complex()(real, imaginary)
@@ -395,26 +374,39 @@ def direction(self: Any) -> Any:
     return ops.where(ops.IsNan()(self), self, angle)
 
 
+def transformed_parts(
+    self: Any, n_fft: Any, hop_length: Any, win_length: Any, window: Any, center: Any, pad_mode: Any, normalized: Any,
+    onesided: Any, return_complex: Any,
+) -> Any:  # fmt: skip
+    """Return the Fourier transforms of overlapping parts of signals, complex ones by their real and imaginary parts."""
+    operands = (self,) if window is None else (self, window)
+    if not is_complex(operands):
+        return ops.stft(self, n_fft, hop_length, win_length, window, center, pad_mode.upper(), normalized, onesided,
+                        return_complex)  # fmt: skip
+    found = of_parts(lambda x, shape=None: ops.stft(
+        x, n_fft, hop_length, win_length, shape, center, pad_mode.upper(), normalized, False, True), operands)
+    return found if return_complex is None or return_complex else ops.view_as_real(found)
+
+
 def joined_parts(
     self: Any, n_fft: Any, hop_length: Any, win_length: Any, window: Any, center: Any, normalized: Any, onesided: Any,
     length: Any, return_complex: Any,
 ) -> Any:  # fmt: skip
     """Return the signals with parts that have such Fourier transforms: parts are added, and divided by the sum of the
     window's squares."""
-    if return_complex:
-        raise ApiValueError("istft: return_complex is read as False alone, and is True")
-    spectra = self if onesided in (None, True) else self[..., : n_fft // 2 + 1, :]
-    parts = ops.swapaxes(ops.irfft(ops.swapaxes(spectra, -1, -2), n_fft), -1, -2)
+    spectra = self if return_complex or onesided in (None, True) else self[..., : n_fft // 2 + 1, :]
+    parts = (ops.ifft if return_complex else ops.irfft)(ops.swapaxes(spectra, -1, -2), n_fft)
+    parts = ops.swapaxes(parts, -1, -2)
     hop, count, size = hop_length or n_fft // 4, parts.shape[-1], win_length or n_fft
     before = (n_fft - size) // 2
-    shape = ops.ones((size,), parts.dtype) if window is None else window
-    shape = ops.pad(shape, (before, n_fft - size - before))
+    shape = ops.ones((size,), real_of(parts.dtype)) if window is None else window
+    shape = by_parts(ops.pad, None)(shape, (before, n_fft - size - before))
     total = n_fft + hop * (count - 1)
     places = ops.Reshape()(ops.Reshape()(ops.arange(n_fft), (-1, 1)) + hop * ops.arange(count), (-1,))
 
     def over(each: Any) -> Any:
         rows = ops.Reshape()(each, (*each.shape[:-2], n_fft * count))
-        return mint.index_add(ops.zeros((*rows.shape[:-1], total), rows.dtype), -1, places, rows)
+        return by_parts(mint.index_add, None)(ops.zeros((*rows.shape[:-1], total), rows.dtype), -1, places, rows)
 
     column = ops.Reshape()(shape, (n_fft, 1))
     begin = n_fft // 2 if center else 0
@@ -422,7 +414,7 @@ def joined_parts(
     weights = over(ops.BroadcastTo((n_fft, count))(column * column))[begin:end]
     found = over(parts * column)[..., begin:end] / weights
     found = found * n_fft**0.5 if normalized else found
-    return found if length is None else ops.pad(found, (0, length - (end - begin)))
+    return found if length is None else by_parts(ops.pad, None)(found, (0, length - (end - begin)))
 
 
 def scaling(normalization: Any, is_forward: Any) -> Any:
@@ -445,7 +437,7 @@ COMPLEX = (
             self, None, tuple(dim), scaling(normalization, forward))),
     row("_fft_c2r.default", "self, dim, normalization, last_dim_size", transform_to_real),
     row("view_as_real.default", "self", ops.view_as_real),
-    row("view_as_complex.default", "self", of_parts),
+    row("view_as_complex.default", "self", of_pairs),
     row("complex.default", "real, imag", lambda real, imag: ops.Complex()(real, imag)),
     row("polar.default", "abs, angle", lambda length, angle: ops.Complex()(
         length * ops.Cos()(angle), length * ops.Sin()(angle))),
@@ -455,12 +447,10 @@ COMPLEX = (
     row("conj.default _conj.default", "self", lambda self: ops.Conj()(self) if self.dtype.is_complex else self),
     row("stft.default", "self, n_fft, hop_length=None, win_length=None, window=None, normalized=False, onesided=None, "
         "return_complex=None, -align_to_window=None",
-        lambda self, n_fft, hop, length, window, *rest: ops.stft(
-            self, n_fft, hop, length, window, False, "REFLECT", *rest)),
+        lambda self, n_fft, hop, length, window, *rest: transformed_parts(
+            self, n_fft, hop, length, window, False, "reflect", *rest)),
     row("stft.center", "self, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode='reflect', "
-        "normalized=False, onesided=None, return_complex=None, -align_to_window=None",
-        lambda self, n_fft, hop, length, window, center, mode, *rest: ops.stft(
-            self, n_fft, hop, length, window, center, mode.upper(), *rest)),
+        "normalized=False, onesided=None, return_complex=None, -align_to_window=None", transformed_parts),
     row("istft.default", "self, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False, "
         "onesided=None, length=None, return_complex=False", joined_parts),
     row("fft_fftshift.default", "self, dim=None", ops.fftshift),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64
+from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64, real_of
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.mint.functions import as_dtype
 from mspc.mindspore_api.mint.nn import functional
+from mspc.readers.pytorch.kinds.complex_numbers import of_either
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
-from mspc.readers.pytorch.kinds.indexing import counts_of_integers
+from mspc.readers.pytorch.kinds.indexing import counts_of_integers, multiplied
 from mspc.readers.pytorch.kinds.kind import row
 
 
@@ -67,7 +68,19 @@ def median_of_all(self: Any) -> Any:
 
 def vector_norm(self: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any = None) -> Any:
     self = ops.ComplexAbs()(self) if self.dtype.is_complex else self
-    return ops.vector_norm(as_dtype(self, dtype), ord, None if dim is None else axes(dim), keepdim)
+    size = as_dtype(self, None if dtype is None else real_of(dtype))
+    return ops.vector_norm(size, ord, None if dim is None else axes(dim), keepdim)
+
+
+def log_of_sum(self: Any, dim: Any, keepdim: Any) -> Any:
+    """Return the logarithm of the sum of exponentials; of complex numbers beside the greatest real part."""
+    if not self.dtype.is_complex:
+        return ops.logsumexp(self, axes(dim), keepdim)
+    most = ops.stop_gradient(ops.ReduceMax(True)(ops.Real()(self), axes(dim)))
+    most = ops.where(ops.IsFinite()(most), most, ops.zeros_like(most))
+    found = of_either(ops.Exp(), "exp")(self - most)
+    return of_either(ops.Log(), "log")(ops.ReduceSum(keepdim)(found, axes(dim))) + (
+        most if keepdim else ops.ReduceSum()(most, axes(dim)))  # fmt: skip
 
 
 def in_order(self: Any, dim: Any, descending: Any, stable: Any = None) -> Any:
@@ -96,44 +109,6 @@ def ends(self: Any, dim: Any, keepdim: Any) -> Any:
     return ops.ReduceMin(keepdim)(self, along), ops.ReduceMax(keepdim)(self, along)
 
 
-def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> Any:
-    """Return the quantile of a share, linearly between two numbers, or one of the two."""
-    x = ops.Reshape()(self, (-1,)) if dim is None else self
-    place = 0 if dim is None else dim
-    at = q * (x.shape[place] - 1)
-    low, high = int(at), int(-(-at // 1))
-    weight = at - low
-    if interpolation != "linear":
-        nearest = low if weight < 0.5 or (weight == 0.5 and low % 2 == 0) else high
-        weight = {"lower": 0.0, "higher": 1.0, "midpoint": 0.5, "nearest": float(nearest != low)}[interpolation]
-        weight = 0.0 if low == high else weight
-    ordered = ops.SortExt()(x, place, False, True)[0]
-    first, second = mint.narrow(ordered, place, low, 1), mint.narrow(ordered, place, high, 1)
-    found = first + (second - first) * weight
-    if x.dtype.is_float:  # NaN is sorted after all numbers
-        nothing = ops.ReduceAny(True)(ops.IsNan()(x), place)
-        found = ops.where(nothing, ops.full_like(found, math.nan), found)
-    if keepdim:
-        return found if dim is not None else ops.Reshape()(found, (1,) * len(self.shape))
-    return ops.Squeeze(place)(found)
-
-
-def multiplied(self: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
-    """Return the product along a dimension."""
-    if not self.dtype.is_complex:
-        return ops.prod(self, dim, keepdim, dtype)
-    place = dim % len(self.shape)
-    found = ops.LibraryFunction("complex_prod", (place,))(self)
-    return found if keepdim else ops.Squeeze(place)(found)
-
-
-def running_product(self: Any, dim: Any, dtype: Any) -> Any:
-    """Return the running products along a dimension."""
-    if self.dtype.is_complex:
-        return ops.LibraryFunction("complex_cumprod", (dim % len(self.shape),))(self)
-    return mint.cumprod(self, dim, dtype)
-
-
 def differences(self: Any, n: Any, dim: Any, prepend: Any, append: Any) -> Any:
     """Return the differences of neighbours along a dimension, n times."""
     place = dim % len(self.shape)
@@ -160,7 +135,6 @@ REDUCTIONS = (
     row("nanmean.default", "self, dim=None, keepdim=False, dtype=None",
         lambda self, dim, keepdim, dtype: ops.nanmean(self, dim, keepdim, dtype=dtype)),
     row("logcumsumexp.default", "self, dim", ops.logcumsumexp),
-    row("quantile.scalar", "self, q, dim=None, keepdim=False, interpolation='linear'", between),
     row("msort.default", "self", lambda self: in_order(self, 0, False)[0]),
     row("sum.default", "self, dtype=None", lambda self, dtype: total(self, None, False, dtype)),
     row("sum.dim_IntList", "self, dim, keepdim=False, dtype=None", total),
@@ -181,10 +155,9 @@ REDUCTIONS = (
           row(f"{name}.correction", "self, dim=None, correction=None, keepdim=False", function),
           row(f"{name}.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim,
               function=function: function(self, dim, int(unbiased), keepdim)),
+          row(f"{name}.default", "self, unbiased=True",
+              lambda self, unbiased, function=function: function(self, None, int(unbiased), False)),
       )),
-    row("var.default", "self, unbiased=True", lambda self, unbiased: spread(self, None, int(unbiased), False)),
-    row("std.default", "self, unbiased=True",
-        lambda self, unbiased: root(spread(self, None, int(unbiased), False))),
     row("amax.default", "self, dim=(), keepdim=False",
         lambda self, dim, keepdim: ops.ReduceMax(keepdim)(self, axes(dim))),
     row("amin.default", "self, dim=(), keepdim=False",
@@ -213,10 +186,10 @@ REDUCTIONS = (
     row("cummin.default", "self, dim", mint.cummin),
     row("nansum.default", "self, dim=None, keepdim=False, dtype=None",
         lambda self, dim, keepdim, dtype: mint.nansum(self, dim, keepdim, dtype=dtype)),
-    row("logsumexp.default", "self, dim, keepdim=False",
-        lambda self, dim, keepdim: ops.logsumexp(self, axes(dim), keepdim)),
+    row("logsumexp.default", "self, dim, keepdim=False", log_of_sum),
     row("cumsum.default", "self, dim, dtype=None", mint.cumsum),
-    row("cumprod.default", "self, dim, dtype=None", running_product),
+    row("cumprod.default", "self, dim, dtype=None", lambda self, dim, dtype: mint.cumprod(self, dim, dtype)
+        if not self.dtype.is_complex else ops.LibraryFunction("complex_cumprod", (dim % len(self.shape),))(self)),
     row("diff.default", "self, n=1, dim=-1, prepend=None, append=None", differences),
     row("sort.default", "self, dim=-1, descending=False", in_order),
     row("sort.stable", "self, stable, dim=-1, descending=False",
@@ -295,6 +268,16 @@ def of_truths(self: Any, target: Any, weight: Any, reduction: Any) -> Any:
     return of_each(loss + moved, reduction)
 
 
+def of_triplets(
+    anchor: Any, positive: Any, negative: Any, margin: Any, p: Any, eps: Any, swap: Any, reduction: Any
+) -> Any:
+    """Return the loss of distances that are not less than others by a margin; swap: the nearer one of two others."""
+    near, far = [vector_norm(anchor - each + eps, p, -1, False) for each in (positive, negative)]
+    if swap:
+        far = ops.Minimum()(far, vector_norm(positive - negative + eps, p, -1, False))
+    return of_each(ops.clamp(near - far + margin, 0.0), reduction)
+
+
 LOSSES = (
     row("cross_entropy_loss.default", "self, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0",
         lambda self, target, weight, reduction, ignored, smoothing: functional.cross_entropy(
@@ -329,9 +312,7 @@ LOSSES = (
         lambda first, second, target, margin, reduction: ops.cosine_embedding_loss(
             first, second, target, float(margin), reduced(reduction))),
     row("triplet_margin_loss.default",
-        "anchor, positive, negative, margin=1.0, p=2.0, eps=1e-06, swap=False, reduction=1",
-        lambda anchor, positive, negative, margin, p, eps, swap, reduction: ops.triplet_margin_loss(
-            anchor, positive, negative, float(margin), float(p), eps, swap, reduced(reduction))),
+        "anchor, positive, negative, margin=1.0, p=2.0, eps=1e-06, swap=False, reduction=1", of_triplets),
     row("multi_margin_loss.default", "self, target, p=1, margin=1, weight=None, reduction=1",
         lambda self, target, p, margin, weight, reduction: in_rows(
             lambda rows, labels: ops.multi_margin_loss(rows, labels, p, margin, weight, reduced(reduction)),

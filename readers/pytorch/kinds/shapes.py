@@ -11,6 +11,7 @@ from mspc.ir.types import INT64
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.mint.functions import as_dtype
 from mspc.mindspore_api.mint.nn import functional
+from mspc.readers.pytorch.kinds.creation import counted
 from mspc.readers.pytorch.kinds.kind import row
 
 
@@ -164,7 +165,7 @@ def selected_replaced(base: Any, new: Any, dim: Any, index: Any) -> Any:
 def narrowed(self: Any, dim: Any, start: Any, length: Any) -> Any:
     """Return a part of a dimension that begins at a place in a tensor; one below 0 counts from the end."""
     first = ops.where(ops.Less()(start, 0), start + self.shape[dim], start)
-    return mint.index_select(self, dim, ops.arange(length) + ops.cast(first, INT64))
+    return mint.index_select(self, dim, ops.cast(counted(0, length, 1, None), INT64) + ops.cast(first, INT64))
 
 
 def split_at(self: Any, split_size: Any, dim: Any) -> Any:
@@ -183,7 +184,7 @@ def chunks_of(self: Any, chunks: Any, dim: Any) -> Any:
 
 def joined(tensors: Any, dim: Any) -> Any:
     """Tensors one after another; empty vectors, which ATen takes beside any shape, are left out."""
-    kept = [x for x in tensors if x.shape != (0,)]
+    kept = [x for x in tensors if x.shape != (0,)] or [tensors[0]]
     return kept[0] if len(kept) == 1 else ops.Concat(dim)(kept)
 
 
@@ -412,7 +413,8 @@ SHAPES = (
     row("as_strided_scatter.default", "self, src, size, stride, storage_offset=None",
         lambda self, src, *rest: strided_replaced(self, ops.cast(src, self.dtype), *rest)),
     row("flipud.default", "self", lambda self: ops.flip(self, (0,))),
-    row("column_stack.default", "tensors", ops.column_stack),
+    row("column_stack.default", "tensors", lambda tensors: ops.column_stack(
+        [x if x.shape else ops.Reshape()(x, (1,)) for x in tensors])),
     row("diagflat.default", "self, offset=0", ops.diagflat),
     row("diagonal_scatter.default", "self, src, offset=0, dim1=0, dim2=1", ops.diagonal_scatter),
     row("unbind.int", "self, dim=0", lambda self, dim: ops.unstack(self, dim)),

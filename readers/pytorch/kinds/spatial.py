@@ -18,8 +18,8 @@ from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
 from mspc.mindspore_api.ops.function.nn_func import transposed_convolution
 from mspc.ops.convolution.resizing import cubic, cubic_matrix, linear_matrix
+from mspc.readers.pytorch.kinds.complex_numbers import of_parts
 from mspc.readers.pytorch.kinds.kind import Kind, row
-from mspc.readers.pytorch.kinds.linear import of_parts
 from mspc.readers.pytorch.kinds.shapes import exchanged
 
 # PyTorch resizes a line of pixels by a matrix of weights, one for each dimension of an image.
