@@ -284,7 +284,7 @@ def test_messages_are_sent_again_where_a_loss_is_not_finite(tmp_path: Path) -> N
 
     def said(executor: Any) -> str:
         executor.run(feeds)
-        return failure_of(np.asarray, executor.run(bad)[0]).message
+        return failure_of(lambda: np.asarray(executor.run(bad)[0])).message
 
     def on_cpu(comm: LocalComm) -> str:
         graph = found.rank_graph(comm.rank)
