@@ -3,9 +3,7 @@
 import random
 
 from mspc.analysis.aliasing import mark_shadow_weights
-from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.types import FLOAT16, FLOAT32, TensorType
-from mspc.ops.op import Op
+from tests.graphs import FLOAT16, FLOAT32, Graph, Node, Op, Parameter, TensorType, Value
 from tests.operators import AllReduce, AssignAdd, Cast, Concat, MatMul, ReduceSum, Reshape, StridedSlice, Tanh
 
 SHAPE = (16, 16)

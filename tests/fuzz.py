@@ -35,13 +35,12 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.opt import optimize
 from mspc.commands.run import run_directory
 from mspc.compiler import pipeline
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.text.printer import print_graph
 from mspc.ops.op import load_operators
 from mspc.passes.base import PassManager, parse_passes
 from tests.commands.test_run_script import NETWORK
 from tests.conftest import LOADED
 from tests.damage import damage
+from tests.graphs import MspcError, print_graph
 from tests.networks import RandomNetwork
 from tests.serving import SERVED
 

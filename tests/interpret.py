@@ -13,8 +13,6 @@ from ml_dtypes import finfo
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import CUT, rank_graphs
 from mspc.ir.graph import STAGES, Constant, Graph, Parameter, Value
-from mspc.ir.layout import Layout
-from mspc.ops.op import Op
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import Pass
 from mspc.passes.fusion.attention_masks import CAUSAL_MASK
@@ -22,6 +20,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import full_type, padded_slice
 from mspc.runtime.executor import Executor
+from tests.graphs import Layout, Op
 from tests.interpreted_regions import region_results
 from tests.operators import AllReduce, Gradient, ReduceScatter
 

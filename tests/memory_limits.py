@@ -22,9 +22,6 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
 from mspc.engine.capture import CapturedCall
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.context import freeze
 from mspc.passes.lib.choices import ShardingChoice
 from mspc.passes.sharding.propagate_sharding import begun
@@ -36,6 +33,7 @@ from mspc.search.model.model import CostModel
 from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH, PlanResult
 from mspc.search.plans.table import plans_for
+from tests.graphs import FLOAT32, Graph, MspcError, TensorType
 
 RANKS = (2, 4, 4, 8)
 SIZES = (256, 1024, 2048, 8192)

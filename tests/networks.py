@@ -14,12 +14,10 @@ import numpy as np
 
 from docs.site.samples_on_ranks import random_strategy
 from mspc.compiler.pipeline import VIEWS, shared_passes
-from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT64, TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 from mspc.passes.lib.choices import rule_of
+from tests.graphs import FLOAT64, Builder, Graph, Layout, Node, Parameter, TensorType, TupleType, Value
 from tests.ops.simulate import types_of
 from tests.random_updates import finish
 

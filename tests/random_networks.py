@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
 from mspc.ops.op import load_operators
 from mspc.passes.base import parse_passes, run_passes
+from tests.graphs import Graph, MspcError
 from tests.interpret import Apart, same, steps_global, steps_on_ranks
 from tests.networks import PASSES, RandomNetwork
 

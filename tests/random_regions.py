@@ -7,10 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
-from mspc.ir.types import FLOAT64, INT64, TensorType
 from mspc.ops.control.regions import Call, For, If, Loop, RegionOp, Scan, While, captured_values, emit_regions, outlined
-from mspc.ops.op import REGISTRY
+from tests.graphs import FLOAT64, INT64, REGISTRY, Builder, Constant, Graph, Node, Parameter, TensorType, Value
 
 COUNT = TensorType(INT64, ())
 ROWS, WIDTH, RANKS = 8, 16, 8

@@ -5,10 +5,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ir.types import FLOAT64, TensorType, dtype_of
 from mspc.ops.control.structural import Gradient, TupleGetItem
-from mspc.ops.op import REGISTRY
+from tests.graphs import FLOAT64, REGISTRY, Builder, Graph, Node, Parameter, TensorType, Value, dtype_of
 
 OPTIMIZERS = ("SGD", "ApplyMomentum", "Adam", "AdamWeightDecay")
 """Operators that are optimizers: their operands say what they take."""

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, common_mesh, on_mesh
-from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.collective.collectives import (
     AllGather,
     AllReduce,
@@ -27,6 +25,7 @@ from mspc.ops.collective.collectives import (
 from mspc.ops.collective.exchange import Exchange
 from mspc.ops.op import Op, RankPlacement
 from mspc.passes.lib.redistribution import RedistributionPlan, RedistributionStep
+from tests.graphs import Builder, Graph, Node, Parameter, TensorType, Value, dtype_of
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
 RANKS = (4, 6, 8, 12, 16, 64)

@@ -24,10 +24,8 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced, trace_call
 from mspc.compiler.program_figures import sent_by_ranks
 from mspc.engine.capture import CapturedCall
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, operand_types
 from mspc.ir.graph import Parameter as GraphParameter
-from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.mindspore_api.context import freeze
 from mspc.passes.lib.choices import composite_conflict, rule_of
 from mspc.passes.lib.placement import work_of
@@ -36,6 +34,7 @@ from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
 from mspc.sharding.rules import Rule
+from tests.graphs import FLOAT32, INT32, MspcError, TensorType
 
 RANKS = (2, 2, 4, 4, 8)
 ROWS, WIDTHS = (8, 16, 32, 64, 256, 1024), (8, 16, 32, 64, 256, 2048)

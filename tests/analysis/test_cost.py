@@ -26,8 +26,6 @@ from mspc.analysis.cost.nodes import (
 )
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value, operand_types
-from mspc.ir.layout import Layout
-from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, DType, TensorType
 from mspc.ir.varying import Looks, RankField, Varying
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
@@ -44,6 +42,7 @@ from mspc.passes.lib.redistribution import plan
 from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import ON_GPU
 from mspc.search.calibration.timed_operators import timing_tasks, traffic
+from tests.graphs import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, DType, Layout, TensorType
 from tests.operators import Add, Assign, Depend, Erf, FusedMatMul, FusedUpdate, If, ReduceSum, Scan, StridedSlice
 from tests.runtime.region_graphs import graph, run_graphs
 

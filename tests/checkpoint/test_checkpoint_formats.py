@@ -12,10 +12,7 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn
 from mspc.checkpoint import mindspore_file
 from mspc.checkpoint.mindspore_file import Entry
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.files import tensors as wire
-from mspc.ir.layout import Layout
-from mspc.ir.types import DTYPES, FLOAT32, TensorType
 from mspc.mindspore_api.common.api import _cell_graph_executor
 from mspc.parallel import (
     build_searched_strategy,
@@ -35,6 +32,7 @@ from mspc.plans.files.strategy_file import (
     write_strategies,
 )
 from tests.errors import error_of
+from tests.graphs import DTYPES, FLOAT32, Layout, MspcError, TensorType
 
 RANKS = 4
 WHOLE = {"w": np.arange(96, dtype=np.float32).reshape(8, 12), "v": np.arange(12, dtype=np.float32)}

@@ -16,9 +16,6 @@ from mspc.checkpoint.files import TensorSlice, write_slices
 from mspc.checkpoint.sets import INDEX, open_checkpoint, publish, rank_file
 from mspc.checkpoint.sliced import layouts_in
 from mspc.checkpoint.stored_tensors import box_at, box_of, covering_slices, extent, runs
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType, dtype_of
 from mspc.mindspore_api.train.serialization import spread
 from mspc.parallel import transform_checkpoints
 from mspc.plans.files.strategy_file import (
@@ -31,6 +28,7 @@ from mspc.plans.files.strategy_file import (
     write_strategies,
 )
 from mspc.sharding.pieces import Box
+from tests.graphs import Layout, MspcError, TensorType, dtype_of
 from tests.shares import share_of
 
 RANKS = (1, 2, 3, 4, 6, 8)

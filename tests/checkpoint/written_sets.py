@@ -9,8 +9,7 @@ import numpy as np
 
 from mspc.checkpoint.files import TensorSlice, write_slices
 from mspc.checkpoint.sets import find_sets, next_sequence, publish, rank_file, remove_set, set_name
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType
+from tests.graphs import FLOAT32, Layout, TensorType
 
 WHOLE = np.arange(64, dtype=np.float32).reshape(8, 8)
 

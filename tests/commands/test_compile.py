@@ -19,12 +19,10 @@ from safetensors.numpy import load_file
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory
 from mspc.compiler.pipeline import FILE_NAMES, VIEWS
-from mspc.ir.compare import difference
 from mspc.ir.files.regular import RULE
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.ops.op import load_operators
 from tests.errors import error_of, message_of
+from tests.graphs import difference, parse, print_graph
 from tests.serving import SERVED, run_process, succeed
 
 ALL_STAGES = stages()

@@ -14,11 +14,10 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.opt import optimize
 from mspc.commands.run import run_directory
 from mspc.compiler.pipeline import rank_passes, shared_passes
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
 from tests.commands.test_run_script import NETWORK
 from tests.conftest import ROOT
 from tests.errors import error_of
+from tests.graphs import Graph, MspcError
 from tests.serving import succeed
 from tests.shares import share_of
 

@@ -18,17 +18,14 @@ from mspc.commands.facts.graph import OF_GROUPS, CollectiveFact, CompileFacts, G
 from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.facts import CollectiveRow
 from mspc.commands.report.verbosity import Loudness
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
-from mspc.ir.types import FLOAT16, FLOAT32, DType, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.fused.elementwise import BodyLine, FusedElementwise
 from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
+from tests.graphs import FLOAT16, FLOAT32, Constant, DType, Graph, Layout, MspcError, Node, Parameter, TensorType, Value
 from tests.serving import invoke
 
 SCRIPT = '''

@@ -15,9 +15,8 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory
 from mspc.commands.verbs.table import VERBS
 from mspc.engine.profile_options import ProfileOptions
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import DTYPES
 from tests.errors import error_of, message_of
+from tests.graphs import DTYPES, MspcError
 from tests.serving import HANG, SERVED
 
 pytestmark = pytest.mark.usefixtures("own_folder")

@@ -33,14 +33,12 @@ from mspc.engine.ranks.launcher import LaunchJob
 from mspc.engine.script import read_script
 from mspc.engine.variants import VARIABLE, graphs_to_keep
 from mspc.ir.diagnostics import MspcError, excerpt
-from mspc.ir.graph import Graph, Node
 from mspc.ir.text import fragments
 from mspc.ir.text.limits import LONGEST_LIST, number_of
-from mspc.ir.text.parser import parse
 from mspc.mindspore_api.parallel.layout import Layout
-from mspc.ops.op import REGISTRY
 from mspc.verify.difference import ComparedValue
 from tests.errors import error_of
+from tests.graphs import REGISTRY, Graph, Node, parse
 from tests.serving import invoke
 
 LONG = "9" * 5000

@@ -14,10 +14,8 @@ import pytest
 
 from mspc.commands.report.tables import NARROWEST, TextTable, broken, fit, print_table
 from mspc.commands.verbs.ops import ops as list_operators
-from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.control.regions import COUNT, For, emit_regions
+from tests.graphs import FLOAT32, INT64, Builder, Constant, Graph, Parameter, TensorType, Value, print_graph
 from tests.grouped import each
 from tests.ir.test_mindspore_dumps import LOOP_DUMP
 from tests.operators import AllReduce, TupleGetItem

@@ -11,13 +11,12 @@ from mspc.commands.opt import optimize
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import Compiled, OnStage, compile_traced, trace_call
 from mspc.compiler.pipeline import FILE_NAMES, VIEWS
-from mspc.ir.layout import Layout
-from mspc.ir.text.printer import print_graph
 from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
 from mspc.search.plans.alternatives import AUTOMATIC, WAYS, Alternative, PlannedNetwork
 from tests.dumps import counter, dumped, pass_of
+from tests.graphs import Layout, print_graph
 from tests.serving import invoke
 
 SCRIPT = """

@@ -14,13 +14,12 @@ from mspc.commands.facts.reading import folder_facts
 from mspc.commands.report.plan_summary import missing_rate_notes
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.proof import page_facts
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import BFLOAT16, FLOAT32
 from mspc.runtime.program import load_program
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.plans.alternatives import terms_for
 from tests.commands.test_search import FAST, KINDS, SCRIPT, SLOW
 from tests.commands.written_files import Run, ending, runner
+from tests.graphs import BFLOAT16, FLOAT32, MspcError
 from tests.pipelining.test_other_commands import SCRIPT as STAGED
 
 BLACKWELL = {KNOWN_MACHINES[name].name for name in ("b200", "b300", "gb200", "gb300")}

@@ -17,9 +17,6 @@ from mspc.analysis.cost.timeline import MissingRate, missing_rates
 from mspc.commands.report.plan_summary import missing_rate_notes
 from mspc.commands.search import memory_of
 from mspc.engine.capture import capture
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Parameter
-from mspc.ir.types import BFLOAT16, DTYPES, FLOAT32, INT32, DType, TensorType
 from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
@@ -30,6 +27,7 @@ from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import ForkedCalls
 from tests.commands.written_files import Run, ending, runner
 from tests.errors import error_of
+from tests.graphs import BFLOAT16, DTYPES, FLOAT32, INT32, Builder, DType, Graph, MspcError, Parameter, TensorType
 from tests.operators import Conv2D, Conv2DBackpropInput, FlashAttentionScore, MatMul
 from tests.pipelining.test_other_commands import SCRIPT as STAGED
 from tests.serving import invoke, succeed

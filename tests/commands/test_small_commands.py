@@ -19,13 +19,10 @@ from mspc.commands.run import run_script
 from mspc.commands.verbs.passes import MODES
 from mspc.commands.verbs.passes import passes as list_passes
 from mspc.compiler.pipeline import STEPS, idle_passes, numbered, rank_passes, shared_passes
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
-from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
-from mspc.ops.op import REGISTRY
 from mspc.passes.base import pass_names
 from tests.errors import message_of
+from tests.graphs import REGISTRY, Graph, MspcError, parse
 from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.test_mindspore_dumps import LOOP_DUMP
 from tests.serving import SERVED, run_process, succeed

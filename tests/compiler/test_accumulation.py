@@ -20,11 +20,7 @@ from mspc.commands.verify import verify_target
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_traced, trace_call
-from mspc.ir.graph import Node
 from mspc.ir.iterative import iterative
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.nn import (
     Cell,
     CellList,
@@ -35,10 +31,10 @@ from mspc.mindspore_api.nn import (
     TrainOneStepCell,
     wrap,
 )
-from mspc.ops.op import REGISTRY
 from mspc.verify.scale.program_sizes import Divisors
 from tests.compiled_scripts import compiled_script
 from tests.errors import error_of
+from tests.graphs import FLOAT32, REGISTRY, Node, TensorType, parse, print_graph
 from tests.mindspore_api.nn.training import Training, floats
 
 SCRIPT = """

@@ -10,8 +10,7 @@ import pytest
 from mspc import Tensor, float32, float64, nn, ops, set_seed
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import FLOAT32, FLOAT64, INT32, TensorType
+from tests.graphs import FLOAT32, FLOAT64, INT32, MspcError, TensorType
 from tests.mindspore_api.nn.training import Training
 
 IMAGES, CLASSES = (3, 16, 16), 4

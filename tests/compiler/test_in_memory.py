@@ -12,13 +12,11 @@ from mspc import dataset as ds
 from mspc.common.api import CellGraphExecutor, _cell_graph_executor
 from mspc.compiler.config import Config, feed
 from mspc.compiler.pipeline import RankDumps
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api import context
 from mspc.mindspore_api.context import FrozenContext
 from mspc.sharding.groups import group_name
 from tests.errors import error_of
+from tests.graphs import FLOAT32, Layout, MspcError, TensorType
 
 SHARDED: dict[str, Any] = {"parallel_mode": "semi_auto_parallel", "device_num": 8, "dataset_strategy": "full_batch"}
 

@@ -15,13 +15,11 @@ from mspc.commands.options import ImportOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
 from mspc.ir.graph import Graph, operand_types
-from mspc.ir.layout import Layout
-from mspc.ir.text.parser import parse
 from mspc.ops.collective.base import Collective
-from mspc.ops.op import REGISTRY
 from tests.compiled_scripts import compiled_script
 from tests.compiler.sharded_networks import HEAD, check_equals_one_device, compiled, networks
 from tests.errors import error_of
+from tests.graphs import REGISTRY, Layout, parse
 from tests.serving import SERVED, succeed
 from tests.shares import share_of
 

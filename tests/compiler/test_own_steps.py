@@ -15,11 +15,8 @@ from mspc.commands.verify import verify_target
 from mspc.communication import init
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.ops.collective.collectives import Collective
-from mspc.ops.op import REGISTRY
+from tests.graphs import REGISTRY, ExecutionError, MspcError, parse, print_graph
 from tests.mindspore_api.nn.training import Training, floats
 
 pytestmark = pytest.mark.usefixtures("own_folder")

@@ -14,11 +14,10 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import DumpPoint
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.base import Collective
 from mspc.parallel import build_searched_strategy, merge_sliced_parameter, restore_group_info_list
 from tests.compiled_scripts import compiled_script
+from tests.graphs import Graph, MspcError, Node
 
 RANKS = 8
 SLICED, SCHEDULED = "slice_to_rank", "execute"

@@ -10,12 +10,10 @@ import pytest
 from mspc.compiler.driver import DumpPoint
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
-from mspc.ir.text.printer import print_graph
 from mspc.ops.op import load_operators
 from mspc.passes.base import find_pass, parse_passes, run_passes
 from tests.compiled_scripts import compiled_script
+from tests.graphs import Graph, MspcError, print_graph
 from tests.networks import PASSES, RandomNetwork
 from tests.shares import is_taken, share_of
 

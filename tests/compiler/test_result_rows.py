@@ -11,11 +11,10 @@ import mspc
 from mspc import Parameter, Tensor, nn, ops, value_and_grad
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType, dtype_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
+from tests.graphs import Layout, TensorType, dtype_of
 
 ROWS = 8
 Results = Callable[[Any, Any, Any, Any], Any]

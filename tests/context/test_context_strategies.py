@@ -13,13 +13,9 @@ from mspc.commands.report.plan_summary import summary_lines
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall, capture
-from mspc.ir.compare import difference
 from mspc.ir.graph import Graph, element_layouts
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.mindspore_api.state import Session
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.op import REGISTRY
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest
@@ -30,6 +26,7 @@ from tests.compiler.sharded_networks import check_equals_one_device, compiled
 from tests.context.drawn_network import WAYS as PARALLEL_WAYS
 from tests.context.drawn_network import DrawnNetwork
 from tests.errors import error_of
+from tests.graphs import REGISTRY, difference, parse, print_graph
 from tests.judged_seeds import EQUAL
 from tests.sharded_beside_one import beside_one_device
 from tests.shares import share_of

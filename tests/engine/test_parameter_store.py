@@ -14,13 +14,10 @@ from mspc.commands.run import run_script
 from mspc.engine import parameter_store
 from mspc.engine.calls import CompiledCall
 from mspc.engine.parameter_store import EarlyDraws
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api import call_handler
 from mspc.mindspore_api.common.initializers import InitialValue
+from tests.graphs import FLOAT32, Graph, Layout, MspcError, TensorType
 
 SHAPE = (64, 8)
 

@@ -10,8 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.op import Op
+from tests.graphs import Op, TensorType, dtype_of
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 device_module = pytest.importorskip("mspc.runtime.gpu.device", reason="nvmath-python is not installed")

@@ -21,14 +21,12 @@ import ml_dtypes
 import numpy as np
 
 from mspc.engine.job import join_job
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Graph
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
-from mspc.ops.op import Op
 from mspc.runtime.device_choice import DeviceOptions, DeviceRequest
 from mspc.runtime.faults.stopped import END, packed
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.peers import PeerLaunch
+from tests.graphs import ExecutionError, Graph, Op
 from tests.operators import Barrier, PasteSlices, Receive, Send
 from tests.ops.collective.every import check_all
 from tests.runtime.graphs import GraphMaker

@@ -1,7 +1,6 @@
 """A program of ranks that exchange rows by their places."""
 
-from mspc.ir.graph import Builder, Graph, Parameter, Value
-from mspc.ir.types import FLOAT32, INT32, TensorType
+from tests.graphs import FLOAT32, INT32, Builder, Graph, Parameter, TensorType, Value
 from tests.operators import Add, FetchRows, SendRows
 
 

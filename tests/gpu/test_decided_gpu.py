@@ -12,12 +12,8 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Constant, Graph
-from mspc.ir.types import FLOAT32
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import For, While
-from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
@@ -29,6 +25,7 @@ from tests.gpu import test_regions_gpu
 from tests.gpu.emulated import EmulatedGpu, PlayedNodes
 from tests.gpu.test_gpu_executor import device
 from tests.gpu.test_regions_gpu import STEPS, check, programs
+from tests.graphs import FLOAT32, REGISTRY, Constant, ExecutionError, Graph
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.random_regions import RandomRegions
 from tests.runtime.region_graphs import COUNT, SCALAR, run_graphs

@@ -8,11 +8,7 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Constant, Graph
-from mspc.ir.types import FLOAT32
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.op import REGISTRY, Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
@@ -20,6 +16,7 @@ from mspc.runtime.gpu.progress import HostQuery
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import TimedGpu, device
 from tests.gpu.test_regions_gpu import STEPS, programs
+from tests.graphs import FLOAT32, REGISTRY, Constant, ExecutionError, Graph, Op
 from tests.operators import For, UniformReal, While
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.runtime.region_graphs import COUNT, SCALAR, run_graphs

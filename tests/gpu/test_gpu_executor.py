@@ -15,10 +15,6 @@ from mspc.commands.report.profile import show_profile
 from mspc.engine.job import Job
 from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Builder, Graph, Parameter
-from mspc.ir.text.parser import parse
-from mspc.ir.types import FLOAT32, INT32, INT64, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import parse_passes, run_passes
@@ -28,6 +24,7 @@ from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.launches import HostRead
 from tests.gpu.emulated import EmulatedGpu, Event
 from tests.gpu.programs import SCRIPTS, compiled
+from tests.graphs import FLOAT32, INT32, INT64, Builder, ExecutionError, Graph, Parameter, TensorType, parse
 from tests.operators import ExpertPlaces, ExpertProduct, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED
 

@@ -11,12 +11,9 @@ import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import MICRO_BATCH, Builder, Constant, Graph, Parameter, Value
-from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, For, Scan, While, emit_regions
-from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
@@ -25,6 +22,7 @@ from mspc.runtime.gpu.progress import HostQuery
 from mspc.runtime.gpu.regions import MAX_UNROLLED
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
+from tests.graphs import FLOAT32, INT64, REGISTRY, ExecutionError, TensorType
 from tests.operators import Dropout, Reshape, Send, Stack, StridedSlice, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.random_regions import RandomRegions

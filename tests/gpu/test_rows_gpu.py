@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.graph import element_types
-from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.math.scans import ScanOp
-from mspc.ops.op import REGISTRY
 from tests.gpu.arrays import cupy, fetched, opened, put
+from tests.graphs import REGISTRY, TensorType, dtype_of, element_types
 from tests.ops.cuda.cuda_cases import Case, NumPy, all_cases
 
 CASES = {case.name: case for case in all_cases()}

@@ -13,11 +13,6 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Graph
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ops.op import REGISTRY
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import slice_parameter
 from mspc.runtime.device_choice import GpuMemory
@@ -25,6 +20,7 @@ from mspc.runtime.gpu.executor import GpuExecutor
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.programs import drawn
 from tests.gpu.test_ranks import EmulatedNccl
+from tests.graphs import REGISTRY, ExecutionError, Graph, parse, print_graph
 from tests.ops.cuda.cuda_emulator import NEEDED
 
 COPIES = 5

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.opaque import GraphReference, Literal, Module, OpaqueOp, Symbol
-from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.op import load_operators
 from tests.dumps import module_difference
 from tests.errors import error_of
+from tests.graphs import FLOAT32, TensorType, parse
 from tests.texts import text_of
 
 TEXTS = Path(__file__).with_name("mindspore_dumps.ir")

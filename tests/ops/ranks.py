@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Builder, Constant, Graph, Value, element_types
-from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType
 from mspc.ops.op import Op, RankPlacement
 from mspc.runtime.comm.local import LocalComm, World
+from tests.graphs import Builder, Constant, Graph, Layout, TensorType, Value, element_types
 from tests.ops.backend import BACKEND, NumPy
 
 Run = tuple[tuple[Any, ...], tuple[TensorType, ...], list[Any]]

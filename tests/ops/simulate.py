@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value, element_types
 from mspc.ir.layout import Axes
-from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 from mspc.sharding.rules import Rule
+from tests.graphs import Builder, Constant, Graph, Parameter, TensorType, Value, dtype_of, element_types
 from tests.ops.backend import BACKEND
 from tests.ops.ranks import expands, on_ranks
 

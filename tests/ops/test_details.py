@@ -13,11 +13,6 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Parameter
-from mspc.ir.layout import Layout
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.ir.types import (
     BFLOAT16,
     BOOL,
@@ -47,6 +42,7 @@ from mspc.passes.lib.choices import operandwise_choice
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.sharding.rules import broadcast_rule, reshape_rule
 from tests.errors import error_of
+from tests.graphs import Builder, Graph, Layout, MspcError, Parameter, parse, print_graph
 from tests.grouped import MANY, grouped
 from tests.interpret import run_on_ranks
 from tests.ir.regions import LOOP

@@ -8,11 +8,10 @@ import pytest
 from simulate import BACKEND, arrays_of, check_sharded, gradient_graph, interpret, operator_of, samples_of, types_of
 from test_ops import ELSEWHERE
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import element_types
 from mspc.ops.op import NotDifferentiable, Sample
 from mspc.sharding.rules import reshape_rule
 from tests.errors import error_of
+from tests.graphs import MspcError, element_types
 from tests.grouped import MANY, grouped
 
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty slice")

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, float16, nn, ops
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import element_types
-from mspc.ir.types import TensorType
 from mspc.mindspore_api.common.api import _cell_graph_executor
 from mspc.ops.convolution.resizing import (
     AdaptiveAvgPool2D,
@@ -22,7 +19,7 @@ from mspc.ops.convolution.resizing import (
     ResizeNearestNeighbor,
     ResizeTrilinear,
 )
-from mspc.ops.op import Op
+from tests.graphs import MspcError, Op, TensorType, element_types
 from tests.grouped import grouped
 from tests.operators import AdaptiveMaxPool2D, Cdist, MaxPoolWithArgmaxV2, Svd
 from tests.ops.ranks import on_ranks

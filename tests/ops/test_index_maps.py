@@ -13,11 +13,9 @@ import pytest
 import mspc as ms
 from mspc import Tensor, ops
 from mspc.compiler.frontend.layers import JOINED
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import FLOAT64, INT32, TensorType, TupleType
 from mspc.ops.index_map import Coordinate, IndexMap, along, reshaped
-from mspc.ops.op import REGISTRY, Op
 from mspc.runtime.backend import NumPyBackend
+from tests.graphs import FLOAT64, INT32, REGISTRY, MspcError, Op, TensorType, TupleType
 from tests.operators import EmbeddingLookup, Gather, GatherD, GatherDGrad, GatherGrad, GatherNd, Sub
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import check_sharded, results_of

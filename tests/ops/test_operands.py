@@ -7,18 +7,15 @@ import numpy as np
 import pytest
 
 from mspc import Tensor, float32, mint, nn, ops
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Parameter
-from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType
 from mspc.ops.math.arithmetic import Add, AddN, Div, LogicalAnd, Mul, Select
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
-from mspc.ops.op import Op
 from mspc.ops.tensor.creation import Fill, LinSpaceBetween, Range
 from mspc.ops.tensor.embedding import Gather, OneHot
 from mspc.ops.tensor.moving import Concat, Split, Tile, Transpose
 from mspc.ops.tensor.reshape import BroadcastTo, Cast, Flatten, ReduceSum, Reshape, Squeeze
 from mspc.ops.tensor.selection import RepeatInterleaveTensor, TopK
 from tests.errors import error_of
+from tests.graphs import FLOAT16, FLOAT32, INT32, Builder, Graph, MspcError, Op, Parameter, TensorType
 from tests.operators import ApplyMomentum, Dropout, LayerNorm, PReLU, ReduceMean, Softmax, Sqrt, StridedSlice
 
 

@@ -6,13 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.compare import difference
-from mspc.ir.graph import Builder, Graph, Parameter
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import BOOL, TensorType, dtype_of
 from mspc.ops.bases import ArrayFunction, Elementwise
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, has_kernel, sample
+from tests.graphs import BOOL, Builder, Graph, Parameter, TensorType, difference, dtype_of, parse, print_graph
 from tests.grouped import MANY, grouped
 from tests.ops.simulate import (
     BACKEND,

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import element_types
-from mspc.ir.types import TensorType
 from mspc.ops.memory_order import DimensionPart, MemoryOrder
 from mspc.ops.op import REGISTRY, Op, Sample
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
+from tests.graphs import MspcError, TensorType, element_types
 from tests.passes.fusion.test_fuse_elementwise import operands_of
 
 SAID = [kind for _, kind in sorted(REGISTRY.items()) if kind.samples and (

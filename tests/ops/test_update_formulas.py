@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType, TupleType
 from mspc.ops.cpu.blocks import BLOCK
-from mspc.ops.op import REGISTRY
 from mspc.ops.optim.optimizer import Adam, AdamWeightDecay, InplaceCopy, Update
+from tests.graphs import FLOAT16, FLOAT32, INT32, REGISTRY, MspcError, TensorType, TupleType
 from tests.ops.backend import BACKEND
 
 SHAPES = ((), (7,), (3, 5), (2, BLOCK // 2 + 3))

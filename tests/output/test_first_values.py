@@ -11,10 +11,9 @@ from safetensors.numpy import load_file, save
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory, run_script
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.tensors import StoredTensor, write_tensors
-from mspc.ir.types import TensorType, dtype_of
 from tests.errors import error_of
+from tests.graphs import MspcError, TensorType, dtype_of
 from tests.serving import SERVED, succeed
 
 HEAD = """

@@ -17,16 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.compare import difference
-from mspc.ir.graph import Builder, Graph, Parameter, element_types
-from mspc.ir.layout import Layout
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.ops.collective.collectives import Collective, LayoutChange
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import PassManager, parse_passes, run_passes
 from mspc.passes.per_rank.slice_to_rank import SliceToRank
 from tests.errors import error_of
+from tests.graphs import Builder, Graph, Layout, Parameter, difference, element_types, parse, print_graph
 from tests.grouped import grouped
 from tests.interpret import random_feeds, run_global, run_on_ranks, same
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, types_of

@@ -10,9 +10,6 @@ from mspc import Layout, Tensor, nn, ops, reshard
 from mspc import Parameter as CellParameter
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Parameter
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import VERIFY, Pass, PassManager
@@ -20,6 +17,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from tests import random_networks
+from tests.graphs import FLOAT32, Builder, Graph, MspcError, Parameter, TensorType
 from tests.networks import usable
 from tests.operators import AllReduce, Exp
 from tests.random_updates import OPTIMIZERS

@@ -11,8 +11,6 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import Layout
 from mspc.plans.files.strategy_file import (
     ENTRY,
     ParameterCut,
@@ -26,6 +24,7 @@ from mspc.plans.files.strategy_file import (
 from tests.commands.view.reading import QUIET
 from tests.compiler.sharded_networks import check_equals_one_device, compiled, networks
 from tests.errors import error_of
+from tests.graphs import Layout, MspcError
 
 SCRIPT = """
 import numpy as np

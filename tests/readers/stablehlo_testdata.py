@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 
 from mspc import Tensor
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import TensorType
 from mspc.readers.stablehlo.kinds.all_kinds import check_kinds
 from mspc.readers.stablehlo.module import HloFunction, HloModule, HloOperation, SymbolReference, constant_array
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.text_reader import read_module
+from tests.graphs import MspcError, TensorType
 
 ORDER = ("right", "wrong", "refused", "unknown")
 ULPS = {"expect_eq": 0, "expect_close": 256, "expect_almost_eq": 256}

@@ -6,11 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.ir.diagnostics import Location
-from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import NotDifferentiable, Op
+from tests.graphs import FLOAT32, Graph, Layout, Node, Parameter, TensorType, Value
 
 WHERE = (Location("net.py", 12, 5, 9, "    out = self.op(x)"),)
 

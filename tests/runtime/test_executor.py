@@ -9,22 +9,18 @@ import numpy as np
 import pytest
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Builder, Constant, Graph, Parameter
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.runtime import compiled_loops
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from mspc.runtime.executor import Executor
 from tests.errors import error_of, failure_of
+from tests.graphs import FLOAT32, Builder, Constant, ExecutionError, Graph, Layout, Op, Parameter, TensorType
 from tests.operators import Add, AssignAdd, GeLU, LayerNorm, MatMul, Mul, Scan, Softmax, Square, Transpose
 from tests.runtime.graphs import (
     Broken,

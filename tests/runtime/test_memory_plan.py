@@ -11,16 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mspc.ir.compare import difference
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.op import REGISTRY, Op
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.arena import MemoryBlock, assign, peak_live_bytes
@@ -32,6 +26,7 @@ from mspc.verify.scale.memory_use import MemoryCheck
 from tests.compiled_scripts import compiled_script
 from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
+from tests.graphs import FLOAT32, REGISTRY, MspcError, Op, TensorType, difference, parse, print_graph
 from tests.interpret import slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.operators import Adam, Add, AllReduce, AssignAdd, FusedMatMul, GroupedUpdate, MatMul, ReduceMean, Tanh

@@ -10,15 +10,9 @@ import json
 import numpy as np
 import pytest
 
-from mspc.ir.compare import difference
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, Scan, type_by_regions
-from mspc.ops.op import REGISTRY
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.backend import NumPyBackend
@@ -28,6 +22,7 @@ from mspc.runtime.faults.record import NodeFailure
 from mspc.runtime.observe import observe
 from mspc.runtime.profile import NodeTiming, costs, nodes_of, sums, trace
 from tests.gpu.programs import compiled
+from tests.graphs import FLOAT16, FLOAT32, REGISTRY, MspcError, TensorType, difference, parse, print_graph
 from tests.operators import Adam, Add, ApplyMomentum, AssignAdd, Cast, Mul, ReduceSum, Square, TupleGetItems
 from tests.runtime.graphs import WHERE, Broken
 from tests.runtime.region_graphs import calls_with_tuples, executor, floats, graph, numbers, run_graphs

@@ -10,9 +10,6 @@ import pytest
 
 from mspc.commands.run import run_directory
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
-from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Builder, Constant, Graph, Node, Value
-from mspc.ir.types import BOOL, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, For, If, Scan, While
 from mspc.ops.control.structural import items
@@ -26,6 +23,7 @@ from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.plan import copy_value
 from tests.errors import failure_of
+from tests.graphs import BOOL, Builder, Constant, ExecutionError, Graph, MspcError, Node, TensorType, Value
 from tests.interpreted_regions import region_results
 from tests.operators import AllReduce, Assign, AssignAdd, Dropout, Log, MatMul, Reshape, Square, Transpose, UniformReal
 from tests.random_regions import RandomRegions

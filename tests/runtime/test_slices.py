@@ -6,16 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Parameter
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, INT32, DType, TensorType
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, assign_with_adjacent, peak_live_bytes
 from mspc.runtime.comm.agreement import agree, stop_together
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, gather, load_batches, local_slice, slice_parameter, synthetic_batches
 from mspc.runtime.faults.record import StoppedByOther
 from tests.errors import error_of
+from tests.graphs import FLOAT32, INT32, DType, Layout, MspcError, Parameter, TensorType
 
 WHOLE = np.arange(48, dtype=np.float32).reshape(4, 12)
 LAYOUTS = [

@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
-from mspc.ir.types import TensorType
-from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Exchanging
 from mspc.runtime.memory import Allocation, MemoryPlan, side_stream
+from tests.graphs import Constant, Graph, Node, Op, Parameter, TensorType, Value, element_types
 
 Array = Any
 

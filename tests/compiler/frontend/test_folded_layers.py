@@ -12,15 +12,10 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.compare import difference
-from mspc.ir.graph import Graph
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.control.regions import For, MakeStack, Scan
-from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, find_pass
+from tests.graphs import FLOAT32, REGISTRY, Graph, TensorType, difference, parse, print_graph
 from tests.interpret import random_feeds, run_global, run_on_ranks, same
 
 WIDTH = 8

@@ -8,11 +8,10 @@ from interpret import run_global
 
 from mspc import nn, ops
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import FLOAT64, INT32
 from mspc.mindspore_api.common.gradient import GradOperation, grad, value_and_grad
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
+from tests.graphs import FLOAT64, INT32, MspcError
 
 W = np.array([[2.0, -1.0], [0.5, 3.0]])
 X = np.array([[1.0, 2.0], [-3.0, 0.25], [0.5, -0.5]])

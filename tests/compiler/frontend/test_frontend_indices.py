@@ -12,11 +12,8 @@ from interpret import run_global
 import mspc
 from mspc import Tensor, ops
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.compare import difference
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ops.op import REGISTRY
 from tests.errors import error_of
+from tests.graphs import REGISTRY, difference, parse, print_graph
 from tests.shares import share_of
 
 OFTEN = settings(max_examples=share_of(120), deadline=None, suppress_health_check=list(HealthCheck))

@@ -10,15 +10,13 @@ from interpret import run_global
 from mspc import nn, ops
 from mspc.communication import init
 from mspc.compiler.frontend.trace import Traced, trace
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.common.gradient import jit, value_and_grad
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.parallel.auto_parallel import AutoParallel
 from mspc.mindspore_api.parallel.layout import Layout, shard
 from mspc.mindspore_api.state import Session
+from tests.graphs import FLOAT32, MspcError, Node, TensorType
 
 HERE = str(Path(__file__).parent)
 X = TensorType(FLOAT32, (4, 8))

@@ -16,9 +16,8 @@ import mspc as ms
 from mspc import Tensor
 from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import FLOAT32, INT64, TensorType
 from tests.errors import error_of
+from tests.graphs import FLOAT32, INT64, MspcError, TensorType
 
 X = TensorType(FLOAT32, (2, 4))
 

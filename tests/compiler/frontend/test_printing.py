@@ -17,10 +17,7 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.commands.run import run_script
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.op import REGISTRY
+from tests.graphs import FLOAT32, REGISTRY, TensorType, parse, print_graph
 
 X = TensorType(FLOAT32, (2,))
 

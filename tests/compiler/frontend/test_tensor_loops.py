@@ -11,13 +11,9 @@ from test_frontend_language import plain, same
 import mspc
 from mspc import Parameter, nn, ops
 from mspc.compiler.frontend.trace import Traced, trace
-from mspc.ir.graph import Constant
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT32
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.ops.check_graph import check_graph
-from mspc.ops.op import REGISTRY
+from tests.graphs import FLOAT32, REGISTRY, Constant, parse, print_graph
 
 CASES: dict[Callable[..., Any], str] = {}
 

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from mspc.ir.graph import Constant, Graph
 from mspc.ir.text.fragments import parse_text
 from mspc.ir.text.own_lines import own_items
-from mspc.ir.text.printer import print_graph
+from tests.graphs import Constant, Graph, print_graph
 from tests.ir.graphs import SMALL_TEXT, graphs, programs
 from tests.shares import share_of
 

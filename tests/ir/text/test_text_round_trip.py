@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from mspc.ir.compare import difference
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.fragments import read_tensor
 from mspc.ir.text.limits import DEEPEST_REGIONS
-from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import constant_text, print_graph, value_text
 from mspc.ir.types import (
     BFLOAT16,
@@ -35,6 +31,7 @@ from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY, load_operators
 from tests.conftest import ROOT
 from tests.errors import error_of
+from tests.graphs import Constant, Graph, MspcError, Node, Parameter, difference, parse
 from tests.ir.graphs import OPERATORS, SMALL_TEXT, graphs, programs, small_graph
 from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.text.test_text_errors import mutated

@@ -10,12 +10,9 @@ from training import Training, floats
 import mspc
 from mspc import Model, Parameter, Tensor, amp, nn, ops
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Graph, Node
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
 from mspc.mindspore_api.context import set_context
 from mspc.passes.base import parse_passes, run_passes
+from tests.graphs import BFLOAT16, FLOAT16, FLOAT32, ExecutionError, Graph, Node, TensorType, print_graph
 
 X, Y = floats(3, 8, 16), floats(4, 8, 8)
 SHAPES = [(8, 16), (8, 8)]

@@ -12,9 +12,8 @@ from training import Training, floats
 
 import mspc as ms
 from mspc import Parameter, Symbol, Tensor, nn, ops
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import FLOAT32, INT32
 from mspc.mindspore_api.common.initializers import initial_value
+from tests.graphs import FLOAT32, INT32, MspcError
 
 
 def weight(name=None):

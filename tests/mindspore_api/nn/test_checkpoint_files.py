@@ -9,12 +9,11 @@ from safetensors.numpy import save_file
 
 import mspc as ms
 from mspc import Tensor
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.tensors import CODES
-from mspc.ir.types import DTYPES, dtype_of
 from mspc.mindspore_api import call_handler
 from mspc.train import Callback, ModelCheckpoint
 from tests.errors import error_of
+from tests.graphs import DTYPES, MspcError, dtype_of
 from tests.mindspore_api.nn.test_train import Losses, data, model
 
 

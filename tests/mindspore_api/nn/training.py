@@ -7,11 +7,10 @@ import numpy as np
 
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, DType, TensorType, dtype_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
+from tests.graphs import FLOAT32, DType, Layout, TensorType, dtype_of
 
 
 class Training:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Builder, Graph, Parameter, Value, element_types
-from mspc.ir.types import DType, TensorType, TupleType, dtype_of
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import (
     AllGather,
@@ -25,6 +23,7 @@ from mspc.ops.collective.collectives import (
 )
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
+from tests.graphs import Builder, DType, Graph, Parameter, TensorType, TupleType, Value, dtype_of, element_types
 from tests.operators import Barrier, Receive, ReceiveFromStage, Send, SendToStage, TupleGetItem
 
 Array = np.ndarray

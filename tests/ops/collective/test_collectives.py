@@ -11,12 +11,6 @@ import pytest
 from mspc import Tensor, ops
 from mspc.commands.run import run_script
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
-from mspc.ir.compare import difference
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ir.layout import Layout
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, FLOAT64, INT32, TensorType, TupleType
 from mspc.ops.collective.collectives import (
     AllGather,
@@ -36,6 +30,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from mspc.sharding.groups import group_name, string_hash
 from tests.errors import error_of
+from tests.graphs import Builder, Graph, Layout, MspcError, Node, Parameter, Value, difference, parse, print_graph
 from tests.operators import Barrier, Exchange, FetchRows, NeighborExchangeV2, PasteSlices, Receive, Send, SendRows
 from tests.ops.collective.every import check_all
 from tests.runtime.gpu.fake_gpu import FakeDevice, fake, fake_move

@@ -9,12 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mspc.ir.graph import element_types
-from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
+from tests.graphs import TensorType, dtype_of, element_types
 from tests.ops.cuda.cuda_chains import NumPy
 from tests.shares import share_of
 

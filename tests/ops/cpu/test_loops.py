@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import element_types
-from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.blocks import in_parallel
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.math.elementwise import Erf, Exp, Expm1, Log, Log1p
 from mspc.ops.math.reduce import ReduceSum
-from mspc.ops.op import Op
 from mspc.ops.tensor.scatter import TensorScatterAdd, TensorScatterMax, TensorScatterMin
+from tests.graphs import MspcError, Op, TensorType, dtype_of, element_types
 from tests.operators import FusedElementwise, GatherGrad, OneHot, Sigmoid, SiLU, Softmax, Tanh
 from tests.ops.cuda import cuda_cases
 from tests.ops.cuda.cuda_chains import (

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import element_types
-from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.ops.op import REGISTRY, Op, load_operators
+from tests.graphs import TensorType, TupleType, dtype_of, element_types
 
 load_operators()
 

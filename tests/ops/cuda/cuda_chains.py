@@ -8,11 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mspc.ir.graph import element_types
-from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.bases import Elementwise
-from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optim.optimizer import Update
+from tests.graphs import REGISTRY, DType, Op, TensorType, dtype_of, element_types
 from tests.operators import AssignOnHost, FusedElementwise, FusedUpdate, GroupedUpdate
 
 TOLERANCE = {"Float64": 1e-11, "Float32": 4e-6, "Float16": 1e-3, "BFloat16": 8e-3}

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.cuda.flash_attention import ALL, BackwardTiles, ForwardTiles
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
-from mspc.ops.op import Op
+from tests.graphs import FLOAT32, Op, TensorType
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@ import math
 import random
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.op import REGISTRY, Op, load_operators
+from tests.graphs import MspcError, TensorType, dtype_of
 
 load_operators()
 DTYPES = ("Float32", "Float32", "BFloat16", "Float16", "Int32")

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import element_types
 from mspc.ir.types import FLOAT8_E4M3, FLOAT32, TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.cuda.elementwise import MovedRead, Offset
@@ -19,6 +17,7 @@ from mspc.ops.device import source_text
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps, loaded_bytes, moved_operands
 from mspc.ops.op import REGISTRY, Op, load_operators
+from tests.graphs import MspcError, element_types
 from tests.operators import ExpertPlaces, FusedMatMul, ScaledMatMul
 from tests.ops.cuda.cuda_cases import NumPy
 from tests.ops.cuda.cuda_chains import (

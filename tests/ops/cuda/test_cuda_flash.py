@@ -11,15 +11,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mspc.ir.graph import Constant, Graph, Value
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import BOOL, TensorType
 from mspc.ops.cuda.flash_attention import flash_backward, flash_forward
-from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.fusion.fuse_attention import FuseAttention
+from tests.graphs import BOOL, REGISTRY, Constant, Graph, TensorType, Value, parse, print_graph
 from tests.interpret import run_global, same
 from tests.operators import FlashAttentionScore, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, Emulator, compiled_by_nvcc, placed

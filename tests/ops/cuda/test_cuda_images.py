@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, dtype_of
 from mspc.ops.convolution import pooling
 from mspc.ops.convolution.pooling import Pooling
 from mspc.ops.convolution.window import ImageOperator, last_order
 from mspc.ops.cuda.depthwise import depthwise, launch_of, work_of
 from mspc.ops.device import Sliding
-from mspc.ops.op import REGISTRY
 from mspc.runtime.gpu.convolution import Convolutions
 from tests.gpu.emulated import EmulatedGpu
+from tests.graphs import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, REGISTRY, DType, dtype_of
 from tests.operators import BatchStatistics, ChannelStatistics, JoinMovingStatistics, MovingStatistics
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.ops.cuda.depthwise_cases import KINDS, Case, plain, same, seen, shapes_of

@@ -11,10 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Parameter
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType, TupleType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.fused import kernel as fused_kernel
@@ -22,8 +18,8 @@ from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.kernel import space_of
 from mspc.ops.fused.updates import GroupedUpdate
-from mspc.ops.op import REGISTRY
 from tests.errors import error_of
+from tests.graphs import REGISTRY, Graph, MspcError, Parameter, parse, print_graph
 from tests.shares import share_of
 
 BACKEND = SimpleNamespace(xp=np, comm=None, step=1)

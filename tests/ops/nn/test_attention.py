@@ -14,9 +14,6 @@ import mspc as ms
 from mspc import Tensor, ops
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Parameter, element_types
-from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType, dtype_of
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, Pairs, Window, pairs_of
@@ -24,6 +21,7 @@ from mspc.ops.op import EVEN, Op, RankPlacement
 from mspc.passes.lib.choices import make_choice
 from tests.compiled_scripts import verify_text
 from tests.errors import error_of
+from tests.graphs import Builder, Graph, Layout, MspcError, Parameter, element_types
 from tests.grouped import each
 from tests.operators import JoinAttention, TupleGetItem
 from tests.ops.backend import BACKEND

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from mspc import MspcError, Parameter, Tensor, nn, ops
-from mspc.ir.graph import Builder, Graph, Value, element_types
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.nn import batch_norm
 from mspc.ops.nn.batch_norm import BatchNorm, normalised_by_own, own_gradients
 from mspc.ops.op import RankPlacement
+from tests.graphs import FLOAT64, Builder, Graph, Layout, TensorType, Value, element_types
 from tests.mindspore_api.nn.training import Training
 from tests.ops.backend import BACKEND
 from tests.ops.ranks import on_ranks

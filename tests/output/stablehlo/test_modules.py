@@ -13,8 +13,6 @@ import pytest
 from mspc.analysis.aliasing import updated_parameters
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs, rank_graphs
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ops.op import load_operators
 from mspc.output.stablehlo.programs import module_text
 from mspc.passes.base import parse_passes, run_passes
@@ -23,6 +21,7 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from mspc.verify.scale.rank_kinds import RankKind, kinds_of
 from tests.compiled_scripts import compiled_script, compiled_text
+from tests.graphs import Builder, Graph, MspcError, Parameter
 from tests.interpret import flatten, random_feeds, slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.ops.simulate import arrays_of, operator_of, types_of

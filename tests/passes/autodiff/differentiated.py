@@ -6,17 +6,14 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import BOOL, FLOAT64, INT64, TensorType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import RegionOp, emit_regions
-from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
+from tests.graphs import BOOL, FLOAT64, INT64, REGISTRY, TensorType, parse, print_graph
 from tests.operators import Gradient, ReduceSum, TupleGetItem
 
 COUNT = TensorType(INT64, ())

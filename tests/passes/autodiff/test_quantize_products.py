@@ -10,10 +10,8 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node
-from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.passes.autodiff.quantize_products import HISTORY
+from tests.graphs import BFLOAT16, FLOAT32, Graph, MspcError, Node, TensorType
 from tests.operators import AllGather, Assign, Float8Scale, MatMul, Quantize, ScaledMatMul
 
 WIDTH = 256

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 
 from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value, copied_region
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ir.varying import Looks, RankField, Varying
 from mspc.ops.control.regions import For, If, Loop, While
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.math.arithmetic import Add, Less, Mul, Neg
-from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import BroadcastTo, Cast, ReduceSum, Reshape
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import PassManager
@@ -22,6 +19,7 @@ from mspc.passes.cleanup.hoist_invariants import HoistInvariants
 from mspc.passes.cleanup.hoist_joined import HoistJoined
 from mspc.passes.cleanup.simplify import Simplify, remove_dead
 from mspc.passes.fusion.fuse_attention import FuseAttention
+from tests.graphs import FLOAT32, FLOAT64, INT64, Op, TensorType, print_graph
 from tests.operators import AssignAdd, Dropout, Gather, MatMul, Print, Range, Receive, Stack, Tanh, Transpose
 from tests.passes.autodiff.differentiated import COUNT, checked, floats, graph, region, run, with_gradients
 from tests.random_regions import RandomRegions

@@ -15,9 +15,7 @@ from mspc.analysis.cost.nodes import MatmulSizes
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, Builder, Graph, Node, Parameter
-from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.passes.communication.choose_pieces import ChoosePieces
 from mspc.passes.communication.schedule_communication import ONE_HOST
@@ -32,6 +30,7 @@ from mspc.passes.lib.collective_pieces import (
     sums_columns,
 )
 from mspc.runtime.memory_plan import plan_memory
+from tests.graphs import BFLOAT16, FLOAT32, MspcError, TensorType
 from tests.operators import AllGather, AllReduce, MatMul, ReduceScatter
 from tests.passes.communication.large_layers import Layers
 from tests.passes.communication.pieces_networks import Case, compare, drawn

@@ -10,13 +10,10 @@ from mspc import Parameter as CellParameter
 from mspc import Tensor, nn, ops
 from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import seconds
-from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ir.text.parser import parse
-from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
-from mspc.ops.op import REGISTRY
 from mspc.passes.communication.stay_on_main_stream import StayOnMainStream
 from mspc.passes.communication.sum_in_readers import SumInReaders
 from mspc.passes.communication.sum_joined import SumJoined
+from tests.graphs import BFLOAT16, FLOAT32, REGISTRY, Builder, Graph, Node, Parameter, TensorType, Value, parse
 from tests.mindspore_api.nn.training import Training
 from tests.operators import AllReduce, Cast, Neg, Split, StridedSlice, TupleGetItem
 from tests.texts import text_of

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.types import FLOAT32
 from mspc.ops.control.structural import Gradient, TupleGetItem
+from tests.graphs import FLOAT32, Graph, Node, Parameter, Value
 from tests.passes.fusion.written import WrittenGraph
 
 LOWEST = float(np.finfo(np.float32).min)

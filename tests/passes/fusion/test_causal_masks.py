@@ -6,14 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.graph import Constant, Graph, Parameter
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, TensorType
-from mspc.ops.op import REGISTRY
 from mspc.passes.fusion.attention_masks import CAUSAL_MASK, causal_mode, note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.errors import error_of
+from tests.graphs import REGISTRY, Constant, Graph, Parameter, parse, print_graph
 from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
 

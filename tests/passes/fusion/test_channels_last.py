@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mspc.ir.graph import Builder, Graph, Value
-from mspc.ir.types import FLOAT16, FLOAT32
 from mspc.passes.base import parse_passes, run_passes
+from tests.graphs import FLOAT16, FLOAT32, Builder, Graph, Value
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, random_graph, run
 from tests.shares import share_of
 

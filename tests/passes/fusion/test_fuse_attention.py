@@ -17,18 +17,15 @@ from mspc.commands.compile import CompileOptions
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
 from mspc.engine.capture import capture
-from mspc.ir.graph import Builder, Graph, Node, Parameter
 from mspc.ir.layout import NamedLayout
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, TensorType
 from mspc.mindspore_api.state import Session
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import REGISTRY
 from mspc.output.programs import config_of
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from mspc.passes.fusion.fuse_large_attention import FuseLargeAttention
 from tests.compiled_scripts import verify_text
+from tests.graphs import REGISTRY, Builder, Graph, Node, Parameter, parse, print_graph
 from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
 

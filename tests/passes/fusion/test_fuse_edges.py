@@ -12,10 +12,9 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import copied, rank_graphs
-from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.passes.base import parse_passes, run_passes
+from tests.graphs import BFLOAT16, FLOAT32, FLOAT64, INT32, DType, Graph, Node, TensorType, Value
 from tests.interpret import run_global, run_on_ranks
 from tests.passes.fusion.written import WrittenGraph
 from tests.shares import share_of

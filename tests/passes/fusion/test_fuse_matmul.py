@@ -8,18 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mspc.ir.graph import Graph, Node
-from mspc.ir.text.parser import parse
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from mspc.ops.fused.norms import FusedLayerNormGrad
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.nn.batch_norm import BatchNorm, BatchNormGrad
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
-from mspc.ops.op import REGISTRY, Op
 from mspc.ops.tensor.reshape import Cast, ReduceSum
 from mspc.passes.fusion.fuse_matmul import FuseMatmul
 from mspc.passes.fusion.fuse_norm import FuseNorm
 from mspc.passes.fusion.split_batch_norm import SplitBatchNorm
+from tests.graphs import BFLOAT16, FLOAT16, FLOAT32, REGISTRY, DType, Graph, Node, Op, TensorType, parse
 from tests.interpret import left_behind, random_feeds, run_global, same
 from tests.operators import Add, AddN, AllReduce, Assign, FusedMatMul, Mul, Sigmoid, Split, TupleGetItem
 from tests.passes.fusion.written import graph_of

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.graph import Builder, Graph, Node, Value
-from mspc.ir.types import FLOAT16
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import moves_elements
 from mspc.ops.fused.elementwise import FusedElementwise, has_moves
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion.fusion_groups import FARTHEST
 from mspc.runtime.memory_plan import plan_memory
+from tests.graphs import FLOAT16, Builder, Graph, Node, Value
 from tests.ops.cuda.cuda_chains import Case
 from tests.ops.cuda.random_moves import moving
 from tests.ops.cuda.test_cuda_elementwise import check

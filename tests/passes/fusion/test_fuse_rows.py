@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mspc.ir.graph import Builder, Graph, Node, Value
-from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.fused.kernel import ALONE
 from mspc.passes.base import find_pass
 from mspc.passes.fusion.fusion_groups import LITTLE, MIN_ROWS
+from tests.graphs import BFLOAT16, FLOAT32, Builder, Graph, Node, TensorType, Value
 from tests.operators import FusedElementwise, Mul, Scan, Softmax
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
 from tests.runtime.region_graphs import graph, run_graphs

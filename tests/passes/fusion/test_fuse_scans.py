@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.graph import Graph, Node, Value
-from mspc.ops.op import REGISTRY
+from tests.graphs import REGISTRY, Graph, Node, Value
 from tests.operators import FusedScan, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from mspc.analysis.aliasing import mark_shadow_weights, marked_shadow_weights
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType, TupleType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate, unchanged_at_zero
-from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import SGD, ApplyMomentum, Assign, AssignAdd, AssignSub, Update
 from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum
 from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
@@ -27,6 +24,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from tests.copied_parameters import random_copies
 from tests.errors import error_of
+from tests.graphs import Builder, Graph, MspcError, Node, Op, Parameter, Value
 from tests.interpret import random_feeds, run_global
 from tests.operators import Add, AllReduce, Concat, Depend, GroupedRowUpdate, Mul, Neg, Square, Sub, TupleGetItem
 from tests.passes.fusion.written import WrittenGraph, graph_of

@@ -8,8 +8,6 @@ import random
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, INT64, DType, TensorType
 from mspc.ops.convolution.resizing import ResizeNearestNeighbor
 from mspc.ops.fused.grouped_rows import GroupedLookups, GroupedRowSums
@@ -19,6 +17,7 @@ from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion import rewriter
 from mspc.passes.fusion.move_casts import MoveCasts
 from tests.errors import error_of
+from tests.graphs import Builder, Graph, MspcError, Node, Parameter, Value, element_types
 from tests.interpret import random_feeds, run_global
 from tests.operators import Assign, AssignAdd, Gather, GatherGrad, Neg, StridedSlice, TupleGetItem
 from tests.passes.fusion.written import graph_of

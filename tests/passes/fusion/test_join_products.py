@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 import mspc as ms
 from mspc.compiler.pipeline import rank_passes
-from mspc.ir.graph import Builder, Graph, Parameter, Value
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion import joined_products
@@ -22,6 +19,7 @@ from mspc.passes.fusion.join_slices import JoinSlices
 from mspc.passes.fusion.products_of_rows import ProductsOfRows
 from mspc.passes.fusion.share_sums import ShareSums
 from mspc.passes.fusion.simplify_products import SimplifyProducts
+from tests.graphs import BFLOAT16, FLOAT32, FLOAT64, Builder, DType, Graph, Parameter, TensorType, Value, print_graph
 from tests.interpret import left_behind, random_feeds, run_global
 from tests.operators import Add, AddN, Assign, BatchMatMul, FusedMatMul, MatMul, StridedSliceGrad, Transpose
 from tests.passes.fusion.one_step import same_step

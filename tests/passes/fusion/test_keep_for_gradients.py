@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mspc.analysis.aliasing import last_reads, viewed_operands
-from mspc.ir.graph import Graph, Node, Value, element_types
-from mspc.ir.types import FLOAT16, FLOAT32
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion.keep_for_gradients import UNBOUNDED, join_recomputed, nearest_cut
+from tests.graphs import FLOAT16, FLOAT32, Graph, Node, Value, element_types
 from tests.operators import FusedElementwise, TupleGetItem
 from tests.passes.fusion.test_fuse_elementwise import fused, new_graph, op, run
 from tests.shares import share_of

@@ -9,13 +9,9 @@ import pytest
 from mspc import Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64
-from mspc.ops.op import REGISTRY
 from mspc.passes.fusion.attention_masks import CAUSAL_MASK, ROWS_HOLD, note_rows
 from mspc.passes.fusion.fuse_attention import FuseAttention
+from tests.graphs import BOOL, FLOAT16, FLOAT32, FLOAT64, REGISTRY, Graph, Node, Parameter, Value, parse, print_graph
 from tests.interpret import run_global, same
 from tests.passes.fusion.masked_attention import KEYS, LOWEST, QUERIES, Masked, with_whole_rows
 from tests.shares import crossed

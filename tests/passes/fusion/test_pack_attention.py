@@ -13,17 +13,12 @@ from mspc import Parameter, Tensor, amp, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.compiler.pipeline import rank_passes, shared_passes
-from mspc.ir.compare import difference
-from mspc.ir.graph import Graph, Node
 from mspc.ir.graph import Parameter as Input
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT16, FLOAT32, TensorType
-from mspc.ops.op import REGISTRY
 from mspc.passes.base import find_pass, run_passes
 from mspc.passes.fusion.join_products import JoinProducts
 from mspc.passes.fusion.pack_attention import PackAttention
 from mspc.runtime.memory_plan import plan_memory
+from tests.graphs import FLOAT16, FLOAT32, REGISTRY, Graph, Node, TensorType, difference, parse, print_graph
 from tests.interpret import random_feeds, run_global, same
 from tests.operators import FlashAttentionScore, MatMul
 from tests.passes.fusion.one_step import same_step

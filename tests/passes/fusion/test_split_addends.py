@@ -7,17 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType
 from mspc.ops.nn.attention_base import AttentionOp
-from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from mspc.passes.fusion.split_addends import SplitAddends
 from mspc.passes.fusion.sum_in_kernels import SumInKernels
+from tests.graphs import REGISTRY, Builder, Graph, Node, Parameter, Value, parse, print_graph
 from tests.interpret import left_behind, random_feeds, run_global, same
 from tests.operators import FlashAttentionScore, Gradient, TupleGetItem
 from tests.passes.fusion.masked_attention import BATCH, HEADS, KEYS, LOWEST, QUERIES, Masked

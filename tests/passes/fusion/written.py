@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from mspc.ir.graph import Builder, Graph, Node, Parameter
-from mspc.ir.types import FLOAT32, DType, TensorType
 from mspc.ops.op import REGISTRY, load_operators
+from tests.graphs import FLOAT32, Builder, DType, Graph, Node, Parameter, TensorType
 
 load_operators()
 

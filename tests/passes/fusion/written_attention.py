@@ -2,13 +2,8 @@
 
 from typing import Any
 
-from mspc.ir.compare import difference
-from mspc.ir.graph import Graph, Node
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT32
-from mspc.ops.op import REGISTRY
 from mspc.passes.fusion.fuse_attention import FuseAttention
+from tests.graphs import FLOAT32, REGISTRY, Graph, Node, difference, parse, print_graph
 from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written import WrittenGraph
 

@@ -7,14 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mspc.ir.graph import Graph, Node, Parameter
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.exchange import Regroup, regrouping
 from mspc.passes.lib.redistribution import cost, plan
 from mspc.sharding import pieces
 from mspc.sharding.pieces import rank_exchange
 from tests.errors import error_of
+from tests.graphs import FLOAT64, Graph, Layout, Node, Parameter, TensorType
 from tests.interpret import run_on_ranks
 from tests.redistributions import (
     Pair,

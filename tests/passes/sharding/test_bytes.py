@@ -19,15 +19,12 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph
 from mspc.ir.graph import Parameter as GraphParameter
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.passes.lib.propagation import shard_parameters, why_not_sharded
 from tests.compiler.sharded_networks import HEAD, compiled
+from tests.graphs import FLOAT32, Builder, Graph, Layout, MspcError, TensorType
 
 RANKS = 8
 Shape = tuple[int, ...]

@@ -6,20 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.compare import difference
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_region
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import Call, For, Scan, emit_regions
-from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.lib.opened_graphs import close_regions, open_regions
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
+from tests.graphs import FLOAT64, REGISTRY, TensorType, difference, parse, print_graph
 from tests.interpret import Arrays, by_name, random_feeds, run_on_ranks, same
 from tests.random_regions import COUNT, RandomRegions
 from tests.shares import share_of

@@ -8,11 +8,10 @@ import pytest
 
 from mspc import Tensor
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.graph import Graph
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.training import Training, compiled_as
 from tests.exported_programs import Exported, two_layers
+from tests.graphs import BFLOAT16, FLOAT16, FLOAT32, DType, Graph, TensorType
 
 F = "float32"
 

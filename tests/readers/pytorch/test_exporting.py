@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from mspc import Tensor, value_and_grad
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import BFLOAT16, FLOAT32, INT64
 from mspc.readers.pytorch.exported_program import ExportedGraph, ExportedProgram, ExportedType
 from mspc.readers.pytorch.exporting import export_made, in_type, read_folder
 from mspc.readers.pytorch.graph_reader import read_program
@@ -18,6 +16,7 @@ from mspc.readers.pytorch.kinds.aten_table import kind_of
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.conftest import ROOT
+from tests.graphs import BFLOAT16, FLOAT32, INT64, MspcError
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 flex_attention = pytest.importorskip("torch.nn.attention.flex_attention")

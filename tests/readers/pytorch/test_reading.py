@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import BFLOAT16, FLOAT32, INT64
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.readers.pytorch.exported_program import ExportedGraph, ExportedType, NodeResult, TensorPlace
 from mspc.readers.pytorch.exported_program import SymbolicSize as Symbolic
@@ -22,6 +20,7 @@ from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.exported_programs import Exported, meta, size, two_layers, write_archive
+from tests.graphs import BFLOAT16, FLOAT32, INT64, MspcError
 
 
 def test_nodes(tmp_path: Path) -> None:

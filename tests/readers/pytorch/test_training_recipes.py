@@ -9,13 +9,12 @@ import pytest
 
 import mspc
 from mspc import Tensor
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import FLOAT32
 from mspc.readers.pytorch import recipes
 from mspc.readers.pytorch.exporting import export_made
 from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.recipes import recipe_of
 from mspc.readers.pytorch.training import Training, compiled_as
+from tests.graphs import FLOAT32, MspcError
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 STEPS, WARMUP = 8, 3

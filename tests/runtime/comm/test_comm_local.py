@@ -13,10 +13,6 @@ import numpy as np
 import pytest
 
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Builder, Graph, Parameter
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.op import RankPlacement
 from mspc.runtime.backend import NumPyBackend
@@ -25,6 +21,7 @@ from mspc.runtime.comm.interface import combine, pieces
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from tests.errors import failure_of
+from tests.graphs import FLOAT64, Builder, ExecutionError, Graph, Layout, Parameter, TensorType
 from tests.operators import Exchange, NeighborExchange, PasteSlices, Reshape, TupleGetItem
 from tests.redistributions import random_pairs
 from tests.runtime.comm.collectives import digest, results

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter
-from mspc.ir.types import FLOAT32, FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
 from mspc.runtime.comm.agreement import agree_on_collectives
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.record import StoppedByOther
+from tests.graphs import FLOAT32, FLOAT64, Graph, MspcError, Node, Parameter, TensorType
 from tests.operators import Barrier, Receive, Scan, Send
 from tests.runtime.comm.mismatches import LARGE, cases, refused, run
 from tests.runtime.region_graphs import graph, run_graphs

@@ -14,9 +14,6 @@ import pytest
 from mspc.analysis.cost.machine import H200, Link, Machine, Rate
 from mspc.analysis.cost.nodes import seconds
 from mspc.engine.job import Job
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
-from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.passes.base import VERIFY
 from mspc.runtime.comm.local import World
@@ -31,6 +28,7 @@ from mspc.search.calibration.measured import calibrate
 from mspc.search.calibration.timed_operators import node_of
 from mspc.search.calibration.timer import Timer, empty_step, without_drops
 from tests.gpu.test_shadow_weights_gpu import gpu
+from tests.graphs import FLOAT32, INT32, Graph, MspcError, TensorType
 from tests.operators import Add, GatherGrad, MatMul, Slice
 from tests.search.calibration.test_calibration import SMALL
 from tests.serving import invoke

@@ -13,15 +13,12 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
-from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.graph import Parameter as GraphParameter
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.op import REGISTRY, Op
 from mspc.passes.lib.choices import ShardingChoice, multiplies
 from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of, place_forward
 from mspc.search.model.model import ALL_OPERANDS, domain_of
+from tests.graphs import FLOAT32, REGISTRY, Builder, Graph, Layout, Node, Op, TensorType, Value
 from tests.shares import share_of
 
 MOST = 300

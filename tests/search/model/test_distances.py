@@ -17,8 +17,6 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_traced, trace_call
 from mspc.compiler.program_figures import sent_by_ranks
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.passes.lib.choices import Terms
 from mspc.passes.lib.redistribution import cost
 from mspc.search.layouts import cheapest
@@ -27,6 +25,7 @@ from mspc.search.model import distances
 from mspc.search.model import model as search_model
 from mspc.search.model.distances import Hosts, LayoutTable
 from mspc.search.plans.alternatives import terms_for
+from tests.graphs import FLOAT32, Layout, TensorType
 
 PAIRS = 400
 

@@ -23,11 +23,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.compiler.program_figures import sent_by_ranks
 from mspc.engine.capture import CapturedCall
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.graph import Parameter as GraphParameter
-from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.context import freeze
 from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.backend import NumPyBackend
@@ -39,6 +35,7 @@ from mspc.search.plans.limited import HostCopyBudget, HostMemoryUse
 from mspc.search.plans.row import SEARCH, PlanResult, UsualPlans, adopt_faster
 from mspc.search.plans.table import FittedWay
 from tests.analysis.test_counted_bytes import Counting, some
+from tests.graphs import FLOAT32, Builder, Graph, Layout, MspcError, Node, TensorType, Value
 from tests.operators import Add, BatchMatMul, MatMul, Mul
 from tests.search.blocks_network import blocks
 from tests.shares import share_of

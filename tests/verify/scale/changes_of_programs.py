@@ -8,10 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, copied_node
-from mspc.ir.types import TensorType
-from mspc.ops.op import Op
+from tests.graphs import MspcError, Op, TensorType
 from tests.operators import AllGather, AllReduce, Concat, ReduceScatter, StridedSlice
 from tests.verify.scale.changes_of_nodes import (
     PLACE,

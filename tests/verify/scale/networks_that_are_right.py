@@ -29,13 +29,12 @@ from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
 from mspc.engine.script import ScriptError
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import Layout
 from mspc.ops.op import load_operators
 from mspc.verify.same_values import MARK, number_operators
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.rank_kinds import kinds_of
 from mspc.verify.scale.small_programs import Unfit
+from tests.graphs import Layout, MspcError
 from tests.networks import RandomNetwork, usable
 from tests.verify.scale.written_networks import WRITTEN
 

@@ -29,9 +29,6 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify_folder import checked_program, give_layouts, ranks_together, verify_folder
 from mspc.compiler.in_memory import read_network
-from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.runtime.program import PROGRAM, load_slices
@@ -40,6 +37,7 @@ from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
 from mspc.verify.verification import plain_graph
+from tests.graphs import Constant, ExecutionError, Graph, MspcError, Node, Parameter, Value, print_graph
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 

@@ -12,10 +12,9 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_scale
-from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.collectives import AllReduce
 from tests.errors import error_of
+from tests.graphs import ExecutionError, Graph, MspcError, Node
 from tests.shares import share_of
 from tests.verify.scale.planted_changes import PLANS, Plan
 

@@ -12,8 +12,6 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_scale
 from mspc.ir.diagnostics import Location
-from mspc.ir.graph import Builder, Graph, Node, Parameter
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.tensor.moving import Reshape
 from mspc.verify.difference import Noise
 from mspc.verify.scale.blame import odd_one
@@ -21,6 +19,7 @@ from mspc.verify.scale.compared import compared
 from mspc.verify.scale.rank_kinds import RankKind
 from mspc.verify.scale.relations import Pieces, PlacesOfScript, files_of, keyed
 from tests.errors import failure_of
+from tests.graphs import FLOAT32, Builder, Graph, Node, Parameter, TensorType
 from tests.operators import Add, AddN, AllReduce, Div, Exp, Log, Neg, Tanh, TupleGetItem
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, other_offset
 from tests.verify.scale.changes_of_programs import KINDS, made, rank_of

@@ -13,12 +13,11 @@ from mspc.commands.options import ImportOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import of_script, verify_scale
 from mspc.commands.verify_folder import of_folder
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Node, element_types
 from mspc.verify.scale import proof
 from mspc.verify.scale.execution import run_step
 from tests.errors import failure_of
 from tests.exported_programs import two_layers
+from tests.graphs import ExecutionError, Node, element_types
 from tests.operators import AllReduce, TupleGetItem
 from tests.shares import share_of
 from tests.verify import planted_in_scripts

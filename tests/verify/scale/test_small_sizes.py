@@ -10,9 +10,6 @@ import pytest
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_scale
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value
-from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AlltoAll
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Scan, emit_regions
@@ -30,6 +27,7 @@ from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
 from mspc.verify.scale.room import check_fits
 from mspc.verify.scale.small_programs import Resized
 from tests.errors import error_of
+from tests.graphs import FLOAT32, FLOAT64, INT64, Builder, Constant, Graph, MspcError, Parameter, TensorType, Value
 from tests.grouped import MANY, grouped
 from tests.operators import Cast, CumSum, GatherD, PadV3, Range, Reshape, Softmax, StopGradient, StridedSlice
 from tests.ops.backend import BACKEND
