@@ -1,16 +1,23 @@
-"""Compiles of scripts."""
+"""Compiles, runs and proofs of scripts, and all that their calls take, in one import."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.run import run_directory, run_script
+from mspc.commands.verify import verify_scale, verify_target
+from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.engine.capture import capture
 from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 
+__all__ = [
+    "CompileOptions", "Compiled", "Config", "Loudness", "compile_call", "compile_target", "compiled_script",
+    "compiled_text", "run_directory", "run_script", "verify_scale", "verify_target", "verify_text",
+]  # fmt: skip
 
 def compiled_script(
     script: Path, ranks: int, *arguments: str, device: str = "", look: Callable[[DumpPoint], None] | None = None

@@ -31,13 +31,12 @@ from typing import Any
 
 import numpy as np
 
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.opt import optimize
-from mspc.commands.run import run_directory
 from mspc.compiler import pipeline
 from mspc.ops.op import load_operators
 from mspc.passes.base import PassManager, parse_passes
 from tests.commands.test_run_script import NETWORK
+from tests.compiled_scripts import CompileOptions, compile_target, run_directory
 from tests.conftest import LOADED
 from tests.damage import damage
 from tests.graphs import MspcError, print_graph

@@ -16,10 +16,8 @@ from mspc.ir.graph import STAGES, Constant, Graph, Parameter, Value
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import Pass
 from mspc.passes.fusion.attention_masks import CAUSAL_MASK
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import full_type, padded_slice
-from mspc.runtime.executor import Executor
+from tests.executors import Executor, LocalComm, NumPyBackend, World
 from tests.graphs import Layout, Op
 from tests.interpreted_regions import region_results
 from tests.operators import AllReduce, Gradient, ReduceScatter

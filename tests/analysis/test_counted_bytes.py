@@ -18,10 +18,8 @@ from mspc.engine.capture import capture
 from mspc.ir.graph import Parameter
 from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
 from mspc.search.plans.alternatives import CONFIGURED, PlannedNetwork
+from tests.executors import Executor, LocalComm, NumPyBackend, World
 
 MOST = 1 << 24
 """Elements of a parameter of networks that run here."""

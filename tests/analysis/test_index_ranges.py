@@ -15,11 +15,10 @@ from mspc.analysis.aliasing import results_over
 from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, index_limits, note_bounds, refused_indices
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, INT8, INT32, INT64, TensorType, dtype_of
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import For, Scan, While, emit_regions
 from mspc.ops.op import REGISTRY, Op, Sample, load_operators
 from mspc.passes.fusion.attention_masks import every_row_holds
-from mspc.runtime.backend import NumPyBackend
+from tests.executors import NumPyBackend, OneRank
 from tests.operators import Add, EmbeddingLookup, Gather, Mul, Reshape
 from tests.ops.simulate import arrays_of, types_of
 

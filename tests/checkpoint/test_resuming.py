@@ -10,8 +10,6 @@ import pytest
 import mspc as ms
 from mspc.checkpoint.sets import find_sets, open_checkpoint
 from mspc.checkpoint.stored_tensors import Checkpoint
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import call_handler, state
 from mspc.mindspore_api.train.checkpointing import Resumed, resume_training
@@ -19,6 +17,7 @@ from mspc.mindspore_api.train.model import COUNTERS, SEEDS, restore, state_of_ra
 from mspc.train import Callback, CheckpointConfig, ModelCheckpoint
 from tests.checkpoint.trained import LOSS, Trained
 from tests.checkpoint.written_sets import unsealed
+from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.errors import error_of
 from tests.mindspore_api.nn.test_train import Losses, model
 from tests.mindspore_api.nn.test_train import data as batches

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.device_choice import Probe
-from mspc.runtime.executor import Executor
 from mspc.runtime.pending import Pending
+from tests.executors import Executor, NumPyBackend
 
 
 class Machine(Probe):

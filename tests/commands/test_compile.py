@@ -16,11 +16,10 @@ import pytest
 from dumps import counter, dump, dumped, pass_of, stages
 from safetensors.numpy import load_file
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_directory
 from mspc.compiler.pipeline import FILE_NAMES, VIEWS
 from mspc.ir.files.regular import RULE
 from mspc.ops.op import load_operators
+from tests.compiled_scripts import CompileOptions, compile_target, run_directory
 from tests.errors import error_of, message_of
 from tests.graphs import difference, parse, print_graph
 from tests.serving import SERVED, run_process, succeed

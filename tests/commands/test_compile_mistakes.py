@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import state
 from mspc.mindspore_api.context import freeze, set_auto_parallel_context
 from mspc.mindspore_api.setting_kind import Setting, with_entries
 from mspc.mindspore_api.settings import CONTEXT, PARALLEL
 from mspc.runtime.device_choice import DeviceRequest, Probe, choose_device
+from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.errors import error_of, message_of
 from tests.serving import SERVED, run_process
 

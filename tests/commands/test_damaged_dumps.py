@@ -10,13 +10,12 @@ import pytest
 
 from mspc.commands.budget.limits import budget_of
 from mspc.commands.check import Limits, check_target
-from mspc.commands.compile import CompileOptions
 from mspc.commands.diff import diff_targets
-from mspc.commands.report.verbosity import Loudness
 from mspc.commands.view.page import ViewOptions, view_target
 from mspc.ir.diagnostics import MspcError
 from tests.commands.view.reading import compiled
 from tests.commands.view.test_view_mistakes import NETWORK
+from tests.compiled_scripts import CompileOptions, Loudness
 from tests.damage import damage
 
 TRIES = 25

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.opt import optimize
-from mspc.commands.run import run_directory
 from mspc.compiler.pipeline import rank_passes, shared_passes
 from tests.commands.test_run_script import NETWORK
+from tests.compiled_scripts import CompileOptions, compile_target, run_directory
 from tests.conftest import ROOT
 from tests.errors import error_of
 from tests.graphs import Graph, MspcError

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from mspc.commands.comparison.all_differences import Difference, differences, moved_cells
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.diff import diff_targets
 from mspc.commands.facts.graph import OF_GROUPS, CollectiveFact, CompileFacts, GraphFacts, RankFacts, SentTensor
 from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.facts import CollectiveRow
-from mspc.commands.report.verbosity import Loudness
 from mspc.ir.text.fragments import read_layouts
 from mspc.ops.collective.base import Collective
 from mspc.ops.fused.elementwise import BodyLine, FusedElementwise
@@ -25,6 +23,7 @@ from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target
 from tests.graphs import FLOAT16, FLOAT32, Constant, DType, Graph, Layout, MspcError, Node, Parameter, TensorType, Value
 from tests.serving import invoke
 

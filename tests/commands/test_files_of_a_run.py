@@ -11,10 +11,9 @@ import pytest
 
 import mspc as ms
 from mspc.cli import loaded
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_directory
 from mspc.commands.verbs.table import VERBS
 from mspc.engine.profile_options import ProfileOptions
+from tests.compiled_scripts import CompileOptions, compile_target, run_directory
 from tests.errors import error_of, message_of
 from tests.graphs import DTYPES, MspcError
 from tests.serving import HANG, SERVED

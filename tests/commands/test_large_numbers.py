@@ -19,13 +19,11 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.compile_options import compile_options
 from mspc.commands.launch import _cores
 from mspc.commands.opt import optimize
 from mspc.commands.report.tables import size_text
 from mspc.commands.report.verification import print_values
-from mspc.commands.run import run_directory
 from mspc.commands.search import meshes_of, micro_batches_of, ranks_of, stages_of
 from mspc.engine.capture import parse_input
 from mspc.engine.ranks.hosts import check_slots, read_host_file, read_hosts
@@ -37,6 +35,7 @@ from mspc.ir.text import fragments
 from mspc.ir.text.limits import LONGEST_LIST, number_of
 from mspc.mindspore_api.parallel.layout import Layout
 from mspc.verify.difference import ComparedValue
+from tests.compiled_scripts import CompileOptions, compile_target, run_directory
 from tests.errors import error_of
 from tests.graphs import REGISTRY, Graph, Node, parse
 from tests.serving import invoke

@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.opt import optimize
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.run import run_directory, run_script
-from mspc.commands.verify import verify_target
 from mspc.compiler.pipeline import idle_passes, rank_passes, shared_passes
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.data import full_type, slices_of
 from mspc.runtime.program import load_program, load_slices
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target, run_directory, run_script, verify_target
 from tests.serving import succeed
 
 SIZES = "2 32 4 48 64"

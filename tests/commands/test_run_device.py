@@ -13,21 +13,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.profile import show_profile
-from mspc.commands.run import run_directory, run_script
 from mspc.engine.job import Job
 from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions, profile_options
 from mspc.engine.run_program import Options, check_program, run_rank
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ops.collective.one_rank import OneRank
-from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceOptions, Hardware
 from mspc.runtime.profile import NodeTiming
 from tests.commands.played_gpu import Machine, PlayedCuda
 from tests.commands.test_run_script import NETWORK, TRAIN
+from tests.compiled_scripts import CompileOptions, compile_target, run_directory, run_script
 from tests.errors import error_of, message_of
+from tests.executors import OneRank, World
 from tests.gpu.programs import compiled
 from tests.serving import SERVED, run_process
 

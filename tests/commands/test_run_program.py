@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_directory, run_script
 from tests.commands.test_run_script import NETWORK, TRAIN, losses
+from tests.compiled_scripts import CompileOptions, compile_target, run_directory, run_script
 from tests.errors import error_of, failure_of
 from tests.serving import SERVED, run_process
 

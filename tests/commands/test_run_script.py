@@ -11,9 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
+from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.errors import error_of, failure_of
 from tests.serving import SERVED, run_process
 

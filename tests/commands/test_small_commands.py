@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.opt import optimize
 from mspc.commands.options import DeviceOption
 from mspc.commands.plan import ConfigurationRequest, plan
-from mspc.commands.run import run_script
 from mspc.commands.verbs.passes import MODES
 from mspc.commands.verbs.passes import passes as list_passes
 from mspc.compiler.pipeline import STEPS, idle_passes, numbered, rank_passes, shared_passes
 from mspc.ops.check_graph import check_graph
 from mspc.passes.base import pass_names
+from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.errors import message_of
 from tests.graphs import REGISTRY, Graph, MspcError, parse
 from tests.ir.regions import LOOP, PROGRAM

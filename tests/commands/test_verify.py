@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_dumps, verify_scale, verify_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.judged_collectives import asked, expected
 from mspc.verify.scale.foreign_dumps import number_of_ranks, tiles
-from tests.compiled_scripts import verify_text
+from tests.compiled_scripts import CompileOptions, verify_text
 from tests.errors import error_of, failure_of
 from tests.operators import AllReduce, Tile
 from tests.planted_errors import THROUGH_MPI, verified_through_mpi

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ops.random import words as random_rows
 from mspc.passes.communication import reduce_gradients
 from mspc.passes.communication.share_statistics import ShareStatistics
 from mspc.passes.sharding.draw_rows import DrawRows
-from tests.compiled_scripts import verify_text
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_target, verify_text
 from tests.errors import error_of, failure_of
 
 QUIET = Loudness(quiet=True)

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
 from mspc.runtime import buffers
 from mspc.runtime.comm import local
 from mspc.runtime.comm.local import LocalComm
+from tests.compiled_scripts import CompileOptions, Loudness, verify_target
 from tests.operators import TanhGrad
 from tests.planted_networks import NETWORK
 from tests.shares import is_taken

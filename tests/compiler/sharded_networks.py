@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Compiled
-from tests.compiled_scripts import compiled_text
+from tests.compiled_scripts import Compiled, CompileOptions, compiled_text, verify_target
 from tests.texts import table_of
 
 HEAD = """

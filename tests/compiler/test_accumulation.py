@@ -15,10 +15,7 @@ import pytest
 
 import mspc as ms
 from mspc import Model, Parameter, Tensor, nn, ops
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
 from mspc.compiler.call import describe_call
-from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_traced, trace_call
 from mspc.ir.iterative import iterative
 from mspc.mindspore_api.nn import (
@@ -32,7 +29,7 @@ from mspc.mindspore_api.nn import (
     wrap,
 )
 from mspc.verify.scale.program_sizes import Divisors
-from tests.compiled_scripts import compiled_script
+from tests.compiled_scripts import CompileOptions, Config, compiled_script, verify_target
 from tests.errors import error_of
 from tests.graphs import FLOAT32, REGISTRY, Node, TensorType, parse, print_graph
 from tests.mindspore_api.nn.training import Training, floats

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mspc import Tensor, float32, float64, nn, ops, set_seed
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
+from tests.compiled_scripts import Config, compile_call
 from tests.graphs import FLOAT32, FLOAT64, INT32, MspcError, TensorType
 from tests.mindspore_api.nn.training import Training
 

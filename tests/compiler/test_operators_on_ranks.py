@@ -10,13 +10,10 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.options import ImportOptions
-from mspc.commands.run import run_script
-from mspc.commands.verify import verify_target
 from mspc.ir.graph import Graph, operand_types
 from mspc.ops.collective.base import Collective
-from tests.compiled_scripts import compiled_script
+from tests.compiled_scripts import CompileOptions, compile_target, compiled_script, run_script, verify_target
 from tests.compiler.sharded_networks import HEAD, check_equals_one_device, compiled, networks
 from tests.errors import error_of
 from tests.graphs import REGISTRY, Layout, parse

@@ -8,18 +8,12 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
-from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.collective.base import Collective
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.degrees import degrees_of
-from tests.compiled_scripts import compiled_text
+from tests.compiled_scripts import Compiled, CompileOptions, Config, compile_call, compiled_text, verify_target
+from tests.executors import Executor, LocalComm, NumPyBackend, World
 
 RANKS = 4
 ROWS, WIDTH, LAYERS = 64, 32, 6

@@ -9,13 +9,9 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.commands.compile import CompileOptions
-from mspc.commands.run import run_script
-from mspc.commands.verify import verify_target
 from mspc.communication import init
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ops.collective.collectives import Collective
+from tests.compiled_scripts import CompileOptions, Config, compile_call, run_script, verify_target
 from tests.graphs import REGISTRY, ExecutionError, MspcError, parse, print_graph
 from tests.mindspore_api.nn.training import Training, floats
 

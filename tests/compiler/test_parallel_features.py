@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, load_checkpoint
-from mspc.commands.compile import CompileOptions
-from mspc.commands.run import run_script
-from mspc.commands.verify import verify_target
 from mspc.compiler.driver import DumpPoint
 from mspc.ops.collective.base import Collective
 from mspc.parallel import build_searched_strategy, merge_sliced_parameter, restore_group_info_list
-from tests.compiled_scripts import compiled_script
+from tests.compiled_scripts import CompileOptions, compiled_script, run_script, verify_target
 from tests.graphs import Graph, MspcError, Node
 
 RANKS = 8

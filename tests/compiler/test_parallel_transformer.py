@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from mspc import nn, ops, set_seed
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
 from mspc.ir.types import FLOAT32, INT32
 from mspc.parallel import transformer as t
+from tests.compiled_scripts import CompileOptions, verify_target
 from tests.compiler.sharded_networks import HEAD, check_equals_one_device, compiled
 from tests.errors import error_of
 from tests.mindspore_api.nn.training import Training

@@ -9,11 +9,8 @@ import pytest
 
 import mspc
 from mspc import Parameter, Tensor, nn, ops, value_and_grad
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
+from tests.compiled_scripts import Config, compile_call
+from tests.executors import Executor, LocalComm, NumPyBackend, World
 from tests.graphs import Layout, TensorType, dtype_of
 
 ROWS = 8

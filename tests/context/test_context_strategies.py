@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.commands.compile import CompileOptions
 from mspc.commands.report.plan_summary import summary_lines
-from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall, capture
 from mspc.ir.graph import Graph, element_layouts
 from mspc.mindspore_api.state import Session
@@ -21,7 +18,7 @@ from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH, PlanResult, Plans
 from mspc.search.plans.table import plan_of_file, plans_for
-from tests.compiled_scripts import compiled_script
+from tests.compiled_scripts import Compiled, CompileOptions, compiled_script, verify_target
 from tests.compiler.sharded_networks import check_equals_one_device, compiled
 from tests.context.drawn_network import WAYS as PARALLEL_WAYS
 from tests.context.drawn_network import DrawnNetwork

@@ -7,10 +7,8 @@ from unittest.mock import patch
 import numpy as np
 
 from mspc.commands.run import run_script
-from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.device_choice import GPU, DeviceOptions, GpuMemory, Hardware, Probe
-from mspc.runtime.executor import Executor
-from mspc.runtime.gpu.executor import GpuExecutor
+from tests.executors import Executor, GpuExecutor, NumPyBackend
 from tests.gpu.emulated import EmulatedGpu
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_scale, verify_target
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_scale, verify_target
 from tests.data_parallel.drawn_batches import TRAINING, DrawnBatches, check
 from tests.judged_seeds import EQUAL
 from tests.shares import crossed, share_of

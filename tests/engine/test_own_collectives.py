@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_script
 from mspc.engine.job import ALIKE, JOINT_NOTES
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.collective.one_rank import EqualRanks
+from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.errors import error_of
 from tests.serving import SERVED, run_process
 

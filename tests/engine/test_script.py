@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_script
 from mspc.engine.script import ScriptError, read_script, run_script_as
 from mspc.engine.simulate import UserState
 from mspc.ir.diagnostics import MspcError
@@ -24,6 +22,7 @@ from mspc.runtime import buffers
 from mspc.runtime.faults.record import PID, RUNNING, STATE, WORDS
 from mspc.runtime.faults.stopped import Stopped, name_of, orphaned
 from mspc.runtime.faults.watch import JobWatch
+from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.errors import error_of
 from tests.serving import HANG, SERVED, invoke, run_process
 

@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions
-from mspc.commands.run import run_script
-from mspc.commands.verify import verify_target
 from mspc.ops.collective.collectives import AlltoAll
 from mspc.runtime.comm.local import LocalComm
-from tests.compiled_scripts import compiled_script
+from tests.compiled_scripts import CompileOptions, compiled_script, run_script, verify_target
 from tests.errors import error_of
 from tests.experts.drawn_experts import FORMS, DrawnExperts
 from tests.judged_seeds import EQUAL

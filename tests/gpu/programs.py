@@ -6,8 +6,7 @@ import numpy as np
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
+from tests.compiled_scripts import Config, compile_call
 
 
 def drawn(*shape: int, seed: int = 0) -> Any:

@@ -8,11 +8,8 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.ops.collective.one_rank import OneRank
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
-from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.progress import HostQuery
+from tests.executors import Executor, GpuExecutor, NumPyBackend, OneRank
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import TimedGpu, device
 from tests.gpu.test_regions_gpu import STEPS, programs

@@ -15,13 +15,9 @@ from mspc.commands.report.profile import show_profile
 from mspc.engine.job import Job
 from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.op import REGISTRY, load_operators
-from mspc.passes.base import parse_passes, run_passes
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
-from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.launches import HostRead
+from tests.executors import Executor, GpuExecutor, NumPyBackend, OneRank, parse_passes, run_passes
 from tests.gpu.emulated import EmulatedGpu, Event
 from tests.gpu.programs import SCRIPTS, compiled
 from tests.graphs import FLOAT32, INT32, INT64, Builder, ExecutionError, Graph, Parameter, TensorType, parse

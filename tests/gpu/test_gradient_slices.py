@@ -11,10 +11,9 @@ import pytest
 
 import mspc
 from mspc import Parameter, Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ir.graph import Graph, Node
 from mspc.runtime.memory import GradientPart, gradient_slices
+from tests.compiled_scripts import Config, compile_call
 from tests.gpu.test_ranks import steps
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.shares import is_taken

@@ -8,10 +8,7 @@ import pytest
 
 import mspc as ms
 from mspc.ir.graph import Graph
-from mspc.ops.collective.one_rank import OneRank
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
-from mspc.runtime.gpu.executor import GpuExecutor
+from tests.executors import Executor, GpuExecutor, NumPyBackend, OneRank
 from tests.gpu.test_shadow_weights_gpu import gpu
 from tests.passes.fusion.written_products import NETWORKS, compiled, products, rank_graphs
 from tests.shares import is_taken

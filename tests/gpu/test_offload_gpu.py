@@ -8,12 +8,11 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ir.graph import OFFLOAD, Graph
 from mspc.runtime.device_choice import GpuMemory
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.host_arrays import PinnedArray
+from tests.compiled_scripts import Config, compile_call
 from tests.gpu.programs import drawn
 from tests.gpu.test_shadow_weights_gpu import gpu
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.stopped import packed
 from mspc.runtime.gpu.peers import PeerCollectives
+from tests.executors import NumPyBackend, OneRank
 from tests.gpu.test_peers import BF16, Addresses, Region, in_processes
 from tests.ops.cuda.cuda_emulator import NEEDED
 

@@ -12,19 +12,14 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops, set_seed
 from mspc.compiler import pipeline
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import is_summed_by_reader
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.cuda import expert_rows
 from mspc.ops.device import RankSum
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import slice_parameter
-from mspc.runtime.executor import Executor
-from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.memory_plan import plan_memory
+from tests.compiled_scripts import Config, compile_call
+from tests.executors import Executor, GpuExecutor, LocalComm, NumPyBackend, World, plan_memory
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.rows_programs import fetched_and_sent
 from tests.gpu.sharded import HEADS, build

@@ -9,17 +9,13 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ir.graph import MICRO_BATCH, Builder, Constant, Graph, Parameter, Value
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, For, Scan, While, emit_regions
 from mspc.passes.autodiff.grad import Grad
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
-from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.progress import HostQuery
 from mspc.runtime.gpu.regions import MAX_UNROLLED
+from tests.compiled_scripts import Config, compile_call
+from tests.executors import Executor, GpuExecutor, NumPyBackend, OneRank
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
 from tests.graphs import FLOAT32, INT64, REGISTRY, ExecutionError, TensorType

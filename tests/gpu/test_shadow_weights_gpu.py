@@ -11,12 +11,10 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
-from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import slice_parameter
 from mspc.runtime.device_choice import GpuMemory
-from mspc.runtime.gpu.executor import GpuExecutor
+from tests.compiled_scripts import Config, compile_call
+from tests.executors import GpuExecutor, LocalComm, World
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.programs import drawn
 from tests.gpu.test_ranks import EmulatedNccl

@@ -20,19 +20,15 @@ import pytest
 
 import mspc
 from mspc import Parameter, Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.mindspore_api import context
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.device_choice import Probe
-from mspc.runtime.executor import Executor
-from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.peers import Mapping, PeerAddresses
 from mspc.runtime.gpu.step import Overlap
 from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
+from tests.compiled_scripts import Compiled, Config, compile_call
 from tests.errors import failure_of
+from tests.executors import Executor, GpuExecutor, LocalComm, NumPyBackend, World
 from tests.gpu.emulated import EmulatedGpu
 from tests.operators import AllReduce, MatMul, ReceiveFromStage, SendToStage
 from tests.ops.cuda.cuda_emulator import NEEDED

@@ -9,12 +9,9 @@ import pytest
 
 from mspc.compiler import pipeline
 from mspc.ir.graph import Graph
-from mspc.ops.collective.one_rank import OneRank
 from mspc.passes.fusion.update_rows import UpdateRows
 from mspc.passes.lib.unused_states import drop_unused_parameters, stateless_nodes
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
-from mspc.runtime.gpu.executor import GpuExecutor
+from tests.executors import Executor, GpuExecutor, NumPyBackend, OneRank
 from tests.gpu.programs import compiled
 from tests.gpu.test_gpu_executor import device
 

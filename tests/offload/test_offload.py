@@ -11,18 +11,13 @@ from mspc.analysis.cost.machine import H200, HOST_COPIES, KNOWN_MACHINES
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.diff import diff_targets
-from mspc.commands.verify import verify_target
-from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import FROM_HOST, OFFLOAD, TO_HOST, Graph
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHost
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.verify.scale.memory_use import MemoryCheck
-from tests.compiled_scripts import compiled_script
+from tests.compiled_scripts import Compiled, Config, compile_call, compiled_script, verify_target
+from tests.executors import Executor, NumPyBackend, OneRank
 from tests.judged_seeds import EQUAL
 from tests.offload.drawn_combinations import KINDS, Combination
 from tests.sharded_beside_one import beside_one_device

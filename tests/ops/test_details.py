@@ -37,11 +37,10 @@ from mspc.ops.math.reduce import ReduceMax, ReduceMean
 from mspc.ops.nn.activation import GeLU, ReLU, Sigmoid
 from mspc.ops.op import REGISTRY, Op, RankPlacement, load_operators
 from mspc.ops.optim.optimizer import AT_ONCE, AllFinite
-from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.lib.choices import operandwise_choice
-from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.sharding.rules import broadcast_rule, reshape_rule
 from tests.errors import error_of
+from tests.executors import GpuExecutor, parse_passes, run_passes
 from tests.graphs import Builder, Graph, Layout, MspcError, Parameter, parse, print_graph
 from tests.grouped import MANY, grouped
 from tests.interpret import run_on_ranks

@@ -9,8 +9,7 @@ import pytest
 
 from mspc.ops.memory_order import DimensionPart, MemoryOrder
 from mspc.ops.op import REGISTRY, Op, Sample
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import World
+from tests.executors import NumPyBackend, World
 from tests.graphs import MspcError, TensorType, element_types
 from tests.passes.fusion.test_fuse_elementwise import operands_of
 

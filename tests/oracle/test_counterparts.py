@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from mspc.ops.op import REGISTRY
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.difference import compare
 from mspc.verify.pytorch.against import TorchJudge
 from mspc.verify.pytorch.counterparts import COUNTERPARTS_OF_DRAWS, counterparts
+from tests.executors import LocalComm, NumPyBackend, World
 from tests.ops.simulate import arrays_of, operator_of, types_of
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")

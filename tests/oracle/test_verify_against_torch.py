@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
+from tests.compiled_scripts import CompileOptions, compile_target, verify_target
 from tests.operators import MatMul, Mul, Tanh, TanhGrad
 from tests.planted_networks import NETWORK
 from tests.serving import invoke

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_directory, run_script
 from mspc.ir.files.tensors import StoredTensor, write_tensors
+from tests.compiled_scripts import CompileOptions, compile_target, run_directory, run_script
 from tests.errors import error_of
 from tests.graphs import MspcError, TensorType, dtype_of
 from tests.serving import SERVED, succeed

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import MspcError
 from mspc.output.dumps import OutputFolder
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target
 from tests.errors import error_of
 from tests.printed_lines import lines_until
 

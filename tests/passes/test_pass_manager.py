@@ -8,15 +8,12 @@ import pytest
 
 from mspc import Layout, Tensor, nn, ops, reshard
 from mspc import Parameter as CellParameter
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import VERIFY, Pass, PassManager
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
 from tests import random_networks
+from tests.compiled_scripts import Config, compile_call
+from tests.executors import Executor, LocalComm, NumPyBackend, World
 from tests.graphs import FLOAT32, Builder, Graph, MspcError, Parameter, TensorType
 from tests.networks import usable
 from tests.operators import AllReduce, Exp

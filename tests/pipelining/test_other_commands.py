@@ -12,12 +12,10 @@ from safetensors.numpy import load_file
 from mspc.commands.budget.breaches import baseline_of
 from mspc.commands.budget.limits import budget_of
 from mspc.commands.check import Limits, check_target
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.reading import folder_facts
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.run import run_directory, run_script
 from mspc.commands.search import SearchOptions, search_target
 from mspc.ir.diagnostics import MspcError
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target, run_directory, run_script
 from tests.errors import error_of
 
 SCRIPT = """\

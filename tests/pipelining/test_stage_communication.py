@@ -11,16 +11,12 @@ from safetensors.numpy import load_file
 import mspc
 from mspc import Parameter, Tensor, nn, ops
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.run import run_directory
-from mspc.commands.verify import verify_target
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ir.graph import MICRO_BATCH, WORK, Graph
 from mspc.mindspore_api import context
 from mspc.passes.lib.schedules import Action, named_schedule
 from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.program import load_program
+from tests.compiled_scripts import Config, Loudness, compile_call, run_directory, verify_target
 from tests.operators import Call, ReceiveFromStage, Scan, SendToStage
 
 # Ranks meet in their exchanges of keys in one order if gradients of weights are apart.

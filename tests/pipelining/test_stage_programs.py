@@ -9,9 +9,6 @@ import pytest
 import mspc
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.machine import H200
-from mspc.commands.run import run_script
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import WORK, Graph
 from mspc.mindspore_api import context
@@ -19,6 +16,7 @@ from mspc.nn import PipelineGradReducer
 from mspc.ops.collective.point_to_point import SendToStage
 from mspc.output.stage_times import predicted_times
 from mspc.passes.lib.schedules import Action
+from tests.compiled_scripts import Config, compile_call, run_script
 from tests.pipelining.drawn_network import WAYS, DrawnNetwork
 from tests.pipelining.staged_script import printed, same_as_one_stage
 from tests.sharded_beside_one import run

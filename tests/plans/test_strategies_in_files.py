@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.run import run_script
 from mspc.plans.files.strategy_file import (
     ENTRY,
     ParameterCut,
@@ -22,6 +20,7 @@ from mspc.plans.files.strategy_file import (
     write_strategies,
 )
 from tests.commands.view.reading import QUIET
+from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.compiler.sharded_networks import check_equals_one_device, compiled, networks
 from tests.errors import error_of
 from tests.graphs import Layout, MspcError

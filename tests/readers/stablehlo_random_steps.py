@@ -30,10 +30,9 @@ from typing import Any
 import numpy as np
 
 from mspc import Tensor
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_scale, verify_target
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.text_reader import read_module
+from tests.compiled_scripts import CompileOptions, verify_scale, verify_target
 
 TOLERANCE = 1e-10
 MESHES = ((2,), (4,), (8,), (2, 2), (4, 2), (2, 2, 2))

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, RegionOp, emit_regions
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, items
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
+from tests.executors import Executor, NumPyBackend, OneRank
 from tests.graphs import BOOL, FLOAT32, INT64, Builder, Graph, Node, Parameter, TensorType, Value
 from tests.operators import Add, Exp, Mul, Tanh
 

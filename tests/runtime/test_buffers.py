@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter
 from mspc.ops.math.arithmetic import Add, AddN, Mul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.runtime import buffers, plan
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
 from mspc.runtime.workspaces import CONVOLUTION, PRODUCTS, cpu_kernel_bytes, scratch_bytes, workspace_bytes
+from tests.executors import Executor, NumPyBackend, OneRank
 from tests.graphs import BFLOAT16, FLOAT32, FLOAT64, Builder, DType, Graph, Node, Op, Parameter, TensorType, Value
 from tests.operators import Barrier, FusedMatMul, GeLU, LayerNorm, MatMul, Send, Softmax, Tanh, Transpose
 

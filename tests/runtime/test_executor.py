@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 from mspc.analysis.aliasing import Updates
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.runtime import compiled_loops
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import World
-from mspc.runtime.executor import Executor
 from tests.errors import error_of, failure_of
+from tests.executors import Executor, NumPyBackend, OneRank, World
 from tests.graphs import FLOAT32, Builder, Constant, ExecutionError, Graph, Layout, Op, Parameter, TensorType
 from tests.operators import Add, AssignAdd, GeLU, LayerNorm, MatMul, Mul, Scan, Softmax, Square, Transpose
 from tests.runtime.graphs import (

@@ -16,16 +16,13 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
-from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.arena import MemoryBlock, assign, peak_live_bytes
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
 from mspc.runtime.memory import MemoryPlan
-from mspc.runtime.memory_plan import plan_memory
 from mspc.verify.scale.memory_use import MemoryCheck
 from tests.compiled_scripts import compiled_script
 from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
+from tests.executors import Executor, NumPyBackend, parse_passes, plan_memory, run_passes
 from tests.graphs import FLOAT32, REGISTRY, MspcError, Op, TensorType, difference, parse, print_graph
 from tests.interpret import slice_for
 from tests.networks import PASSES, RandomNetwork

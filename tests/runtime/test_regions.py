@@ -10,19 +10,16 @@ import pytest
 
 from mspc.commands.run import run_directory
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, For, If, Scan, While
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Greater, Less, Mul, Sub
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime import compiled_loops
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceOptions
-from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.plan import copy_value
 from tests.errors import failure_of
+from tests.executors import Executor, NumPyBackend, OneRank, World
 from tests.graphs import BOOL, Builder, Constant, ExecutionError, Graph, MspcError, Node, TensorType, Value
 from tests.interpreted_regions import region_results
 from tests.operators import AllReduce, Assign, AssignAdd, Dropout, Log, MatMul, Reshape, Square, Transpose, UniformReal

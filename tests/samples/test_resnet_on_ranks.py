@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from mspc import Tensor, nn, set_seed
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
 from mspc.ir.types import FLOAT32, FLOAT64, INT32
 from mspc.mindspore_api import alias
+from tests.compiled_scripts import CompileOptions, verify_target
 from tests.mindspore_api.nn.training import Training
 from tests.shares import is_taken
 

@@ -17,9 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.compile import CompileOptions
 from mspc.commands.options import ImportOptions
-from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import compared_program, compiled_call, of_call
 from mspc.commands.verify_folder import give_layouts, located
 from mspc.compiler.rank_graphs import copied
@@ -29,6 +27,7 @@ from mspc.verify.scale.blame import odd_one
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.verification import Verified, verified
+from tests.compiled_scripts import CompileOptions, Loudness
 from tests.graphs import ExecutionError, Graph, MspcError, Node
 from tests.planted_networks import FOLDED, LOOPS, NETWORK, RECOMPUTED
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable, meets

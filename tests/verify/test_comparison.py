@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_region
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.math.arithmetic import Add, Mul, NotEqual, Select, Sub
@@ -19,7 +18,7 @@ from mspc.verify.judged_collectives import collectives
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.one_device import Movement, OneDevice, added_up, is_exact
 from mspc.verify.random_numbers import wrong_random_numbers
-from tests.compiled_scripts import verify_text
+from tests.compiled_scripts import CompileOptions, verify_text
 from tests.graphs import BOOL, FLOAT32, FLOAT64, INT32, INT64, TensorType, dtype_of, parse
 from tests.operators import Cast, Dropout, ExpandDims, Gather, MatMul, ReduceMax, ReduceMean, Tanh
 

@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_target
 from mspc.compiler.frontend import micro_batches
 from mspc.passes.lib import stage_chunks
 from mspc.passes.lib.stage_chunks import ChunkGraph
 from mspc.passes.lib.stage_programs import OrderedWork
-from tests.compiled_scripts import verify_text
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_target, verify_text
 from tests.errors import failure_of
 from tests.graphs import ExecutionError, Node
 from tests.operators import AddN, ReceiveFromStage

@@ -5,11 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
 from mspc.commands.view.page import html_of
 from mspc.ir.graph import Graph, Parameter, Value, element_layouts
 from mspc.ir.layout import Layout
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target
 
 QUIET = Loudness(False, True)
 

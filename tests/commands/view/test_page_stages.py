@@ -9,8 +9,6 @@ import pytest
 
 from mspc.analysis.cost.machine import H200
 from mspc.cli import app
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.verify import verify_scale
 from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import Dump, read_dump
 from mspc.commands.view.page import ViewOptions, facts_of, html_of
@@ -25,6 +23,7 @@ from mspc.search.plans.alternatives import LARGE
 from mspc.search.solver.elimination import Elimination
 from tests import browser
 from tests.commands.view.reading import QUIET, compiled
+from tests.compiled_scripts import CompileOptions, compile_target, verify_scale
 from tests.errors import error_of
 from tests.pipelining.staged_script import HEAD
 

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from mspc.analysis.cost.machine import H200
-from mspc.commands.compile import CompileOptions
 from mspc.commands.explain_hang import explain_records
-from mspc.commands.report.verbosity import Loudness
 from mspc.commands.view.notebook import View
 from mspc.commands.view.page import BUILT, ViewOptions, facts_of, html_of, view_target
 from mspc.commands.view.stages import machine_facts
 from mspc.ir.diagnostics import CONTROL
 from tests import browser
 from tests.commands.view.reading import QUIET, compiled, elements, read_back
+from tests.compiled_scripts import CompileOptions, Loudness
 from tests.errors import error_of
 from tests.offload.test_offload import SCRIPT
 from tests.runtime.planted_hangs import as_pytorch_writes, drawn

@@ -7,12 +7,11 @@ import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc import communication as comm
 from mspc.communication import comm_func
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api import state
 from mspc.mindspore_api.state import Session
 from mspc.mint import distributed as dist
+from tests.compiled_scripts import Config, compile_call
 from tests.errors import error_of
 
 

@@ -17,11 +17,10 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, mint, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.mindspore_api.ops.method_table import method_names
 from mspc.mindspore_api.rooms import PUBLIC
+from tests.compiled_scripts import Config, compile_call
 from tests.errors import error_of
 
 X = Tensor(np.ones((8, 4), np.float32))

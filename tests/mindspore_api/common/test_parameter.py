@@ -13,10 +13,9 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, ParameterTuple, Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.compiler.in_memory import compile_in_memory
 from mspc.mindspore_api import common
+from tests.compiled_scripts import Config, compile_call
 
 initializer = common.initializer.initializer
 

@@ -5,11 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
+from tests.compiled_scripts import Config, compile_call
+from tests.executors import Executor, LocalComm, NumPyBackend, World
 from tests.graphs import FLOAT32, DType, Layout, TensorType, dtype_of
 
 

@@ -21,8 +21,7 @@ from mspc.ops.collective.collectives import (
     Reduce,
     ReduceScatter,
 )
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
+from tests.executors import Executor, NumPyBackend
 from tests.graphs import Builder, DType, Graph, Parameter, TensorType, TupleType, Value, dtype_of, element_types
 from tests.operators import Barrier, Receive, ReceiveFromStage, Send, SendToStage, TupleGetItem
 

@@ -26,10 +26,9 @@ from mspc.ops.collective.collectives import (
     ReduceScatter,
 )
 from mspc.ops.op import REGISTRY, Op, RankPlacement, has_kernel, load_operators
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import World
 from mspc.sharding.groups import group_name, string_hash
 from tests.errors import error_of
+from tests.executors import NumPyBackend, World
 from tests.graphs import Builder, Graph, Layout, MspcError, Node, Parameter, Value, difference, parse, print_graph
 from tests.operators import Barrier, Exchange, FetchRows, NeighborExchangeV2, PasteSlices, Receive, Send, SendRows
 from tests.ops.collective.every import check_all

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.cpu import blocks as fused
 from mspc.ops.cpu import gemm
 from mspc.ops.cpu.blocks import is_half
@@ -19,7 +18,7 @@ from mspc.ops.cpu.special_functions import erf
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxBackward
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum, Update
 from mspc.ops.random.words import keep_mask, mixed, random_words
-from mspc.runtime.backend import NumPyBackend
+from tests.executors import NumPyBackend, OneRank
 from tests.graphs import BFLOAT16, FLOAT16, REGISTRY, DType, Op, element_types
 from tests.grouped import MANY, grouped
 from tests.operators import Add, AddN, Dropout, Exp, GeLU, GeLUGrad, GroupedUpdate, LayerNorm, LayerNormGrad

@@ -12,14 +12,12 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, ops
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType, dtype_of
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, Pairs, Window, pairs_of
 from mspc.ops.op import EVEN, Op, RankPlacement
 from mspc.passes.lib.choices import make_choice
-from tests.compiled_scripts import verify_text
+from tests.compiled_scripts import CompileOptions, verify_target, verify_text
 from tests.errors import error_of
 from tests.graphs import Builder, Graph, Layout, MspcError, Parameter, element_types
 from tests.grouped import each

@@ -15,12 +15,9 @@ from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs, rank_graphs
 from mspc.ops.op import load_operators
 from mspc.output.stablehlo.programs import module_text
-from mspc.passes.base import parse_passes, run_passes
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
 from mspc.verify.scale.rank_kinds import RankKind, kinds_of
 from tests.compiled_scripts import compiled_script, compiled_text
+from tests.executors import Executor, LocalComm, NumPyBackend, World, parse_passes, run_passes
 from tests.graphs import Builder, Graph, MspcError, Parameter
 from tests.interpret import flatten, random_feeds, slice_for
 from tests.networks import PASSES, RandomNetwork

@@ -8,9 +8,8 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.passes.autodiff.quantize_products import HISTORY
+from tests.compiled_scripts import Config, compile_call
 from tests.graphs import BFLOAT16, FLOAT32, Graph, MspcError, Node, TensorType
 from tests.operators import AllGather, Assign, Float8Scale, MatMul, Quantize, ScaledMatMul
 

@@ -13,12 +13,11 @@ import numpy as np
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_call
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import copied
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.passes.base import find_pass
+from tests.compiled_scripts import Compiled, Config, compile_call
 from tests.interpret import random_feeds, run_global, run_on_ranks
 
 WIDTH, HIDDEN = 16, 32

@@ -13,8 +13,6 @@ from mspc import nn
 from mspc.analysis.cost.machine import H200, Link, Rate
 from mspc.analysis.cost.nodes import MatmulSizes
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.graph import OFFLOAD, Builder, Graph, Node, Parameter
 from mspc.ops.collective.base import Collective
 from mspc.passes.communication.choose_pieces import ChoosePieces
@@ -30,6 +28,7 @@ from mspc.passes.lib.collective_pieces import (
     sums_columns,
 )
 from mspc.runtime.memory_plan import plan_memory
+from tests.compiled_scripts import Compiled, Config, compile_call
 from tests.graphs import BFLOAT16, FLOAT32, MspcError, TensorType
 from tests.operators import AllGather, AllReduce, MatMul, ReduceScatter
 from tests.passes.communication.large_layers import Layers

@@ -6,10 +6,8 @@ import numpy as np
 
 import mspc as ms
 from mspc.ir.graph import Graph
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import slice_parameter
-from mspc.runtime.executor import Executor
+from tests.executors import Executor, LocalComm, NumPyBackend, World
 
 
 def step(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, Any]]:

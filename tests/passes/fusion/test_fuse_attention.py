@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from mspc.analysis.integer_ranges import BOUNDS
-from mspc.commands.compile import CompileOptions
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
 from mspc.engine.capture import capture
@@ -24,7 +23,7 @@ from mspc.ops.math.arithmetic import Neg
 from mspc.output.programs import config_of
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from mspc.passes.fusion.fuse_large_attention import FuseLargeAttention
-from tests.compiled_scripts import verify_text
+from tests.compiled_scripts import CompileOptions, verify_text
 from tests.graphs import REGISTRY, Builder, Graph, Node, Parameter, parse, print_graph
 from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import copied, rank_graphs
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.passes.base import parse_passes, run_passes
+from tests.compiled_scripts import Config, compile_call
 from tests.graphs import BFLOAT16, FLOAT32, FLOAT64, INT32, DType, Graph, Node, TensorType, Value
 from tests.interpret import run_global, run_on_ranks
 from tests.passes.fusion.written import WrittenGraph

@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from mspc.analysis.aliasing import aliased_operands
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
-from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion.fuse_updates import HELD, MAX_MEMBERS
 from mspc.passes.fusion.fusion_groups import FARTHEST, MAX_LINES, MAX_OPERANDS
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import World
-from mspc.runtime.executor import Executor
+from tests.executors import Executor, NumPyBackend, World, parse_passes, run_passes
 from tests.graphs import FLOAT16, FLOAT32, REGISTRY, Op, TensorType, difference, dtype_of, parse, print_graph
 from tests.grouped import each
 from tests.shares import share_of

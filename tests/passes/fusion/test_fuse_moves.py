@@ -10,9 +10,8 @@ import pytest
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import moves_elements
 from mspc.ops.fused.elementwise import FusedElementwise, has_moves
-from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion.fusion_groups import FARTHEST
-from mspc.runtime.memory_plan import plan_memory
+from tests.executors import parse_passes, plan_memory, run_passes
 from tests.graphs import FLOAT16, Builder, Graph, Node, Value
 from tests.ops.cuda.cuda_chains import Case
 from tests.ops.cuda.random_moves import moving

@@ -9,21 +9,18 @@ import pytest
 
 from mspc.analysis.aliasing import mark_shadow_weights, marked_shadow_weights
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType, TupleType
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate, unchanged_at_zero
 from mspc.ops.optim.optimizer import SGD, ApplyMomentum, Assign, AssignAdd, AssignSub, Update
 from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum
 from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
-from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.communication.schedule_communication import ScheduleCommunication
 from mspc.passes.fusion.fuse_elementwise import FuseElementwise
 from mspc.passes.fusion.fuse_updates import LARGE_SUM, FuseUpdates
 from mspc.passes.fusion.update_rows import UpdateRows
 from mspc.passes.lib.unused_states import stateless_nodes
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
 from tests.copied_parameters import random_copies
 from tests.errors import error_of
+from tests.executors import Executor, NumPyBackend, OneRank, parse_passes, run_passes
 from tests.graphs import Builder, Graph, MspcError, Node, Op, Parameter, Value
 from tests.interpret import random_feeds, run_global
 from tests.operators import Add, AllReduce, Concat, Depend, GroupedRowUpdate, Mul, Neg, Square, Sub, TupleGetItem

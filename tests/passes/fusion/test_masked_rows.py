@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from mspc import Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.passes.fusion.attention_masks import CAUSAL_MASK, ROWS_HOLD, note_rows
 from mspc.passes.fusion.fuse_attention import FuseAttention
+from tests.compiled_scripts import Config, compile_call
 from tests.graphs import BOOL, FLOAT16, FLOAT32, FLOAT64, REGISTRY, Graph, Node, Parameter, Value, parse, print_graph
 from tests.interpret import run_global, same
 from tests.passes.fusion.masked_attention import KEYS, LOWEST, QUERIES, Masked, with_whole_rows

@@ -10,14 +10,13 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, amp, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.compiler.pipeline import rank_passes, shared_passes
 from mspc.ir.graph import Parameter as Input
 from mspc.passes.base import find_pass, run_passes
 from mspc.passes.fusion.join_products import JoinProducts
 from mspc.passes.fusion.pack_attention import PackAttention
 from mspc.runtime.memory_plan import plan_memory
+from tests.compiled_scripts import Config, compile_call
 from tests.graphs import FLOAT16, FLOAT32, REGISTRY, Graph, Node, TensorType, difference, parse, print_graph
 from tests.interpret import random_feeds, run_global, same
 from tests.operators import FlashAttentionScore, MatMul

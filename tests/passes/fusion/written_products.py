@@ -7,11 +7,10 @@ import numpy as np
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.compiler.pipeline import rank_passes
 from mspc.ir.graph import Graph
 from mspc.passes.base import find_pass, run_passes
+from tests.compiled_scripts import Config, compile_call
 
 BATCH, SEQUENCE, WIDTH, HEADS, DEPTH = 4, 6, 16, 4, 4
 

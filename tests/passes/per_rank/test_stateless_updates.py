@@ -5,10 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.collective.one_rank import OneRank
 from mspc.passes.lib.unused_states import drop_unused_parameters, stateless_nodes
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
+from tests.executors import Executor, NumPyBackend, OneRank
 from tests.graphs import BFLOAT16, FLOAT16, FLOAT32, Builder, DType, Graph, Parameter, TensorType
 from tests.operators import SGD, ApplyMomentum, GroupedUpdate
 

@@ -15,14 +15,11 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
-from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_call
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ops.collective.base import Collective
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.passes.lib.propagation import shard_parameters, why_not_sharded
+from tests.compiled_scripts import CompileOptions, Config, compile_call, verify_target
 from tests.compiler.sharded_networks import HEAD, compiled
 from tests.graphs import FLOAT32, Builder, Graph, Layout, MspcError, TensorType
 

@@ -12,9 +12,7 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import Call, For, Scan, emit_regions
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.lib.opened_graphs import close_regions, open_regions
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
+from tests.executors import Executor, LocalComm, NumPyBackend, World
 from tests.graphs import FLOAT64, REGISTRY, TensorType, difference, parse, print_graph
 from tests.interpret import Arrays, by_name, random_feeds, run_on_ranks, same
 from tests.random_regions import COUNT, RandomRegions

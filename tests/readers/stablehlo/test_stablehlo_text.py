@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 
 from mspc import Tensor
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.options import ImportOptions
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_scale, verify_target
 from mspc.readers.stablehlo.module import HloModule
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.partition_specs import spec_of
 from mspc.readers.stablehlo.shardings import layout_of
 from mspc.readers.stablehlo.text_reader import read_module, read_text
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_scale, verify_target
 from tests.errors import error_of, failure_of
 from tests.graphs import ExecutionError, Layout, MspcError
 from tests.stablehlo_texts import STEP, computed, module, numbers, results_of, step_results

@@ -12,8 +12,7 @@ import numpy as np
 
 from mspc.engine.job import join_job
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
+from tests.executors import Executor, NumPyBackend
 from tests.runtime.graphs import GraphMaker, Plus, TotalOfRanks
 
 

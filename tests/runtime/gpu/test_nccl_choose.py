@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from mspc.ops.collective.one_rank import OneRank
-from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.device_choice import DeviceChoice, DeviceOptions, DeviceRequest, Hardware, Probe, choose_device
 from mspc.runtime.gpu import choices as choices_module
 from mspc.runtime.gpu.choices import Choices, StoredChoices, file_of
 from tests.errors import error_of
+from tests.executors import LocalComm, OneRank, World
 from tests.serving import HANG, succeed
 
 SCRIPT_GPU = DeviceRequest("gpu", 'device_target="GPU"')

@@ -22,13 +22,12 @@ from mspc.ops.collective.collectives import (
     Reduce,
     ReduceScatter,
 )
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.op import Op
-from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.stopped import END, packed
 from mspc.runtime.gpu.nccl import NcclComm, groups_of, load_nccl
 from mspc.runtime.gpu.progress import GpuProgress, communicates, out_of_memory
 from tests.errors import failure_of
+from tests.executors import LocalComm, OneRank, World
 from tests.operators import Barrier, PasteSlices, Receive, Send
 from tests.runtime.comm.collectives import digest, results
 from tests.runtime.gpu.fake_gpu import FakeDevice, FakeNccl, fake, fake_move, fake_xp

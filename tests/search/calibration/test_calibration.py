@@ -12,15 +12,13 @@ from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Link, Machine, Rate
 from mspc.analysis.cost.nodes import seconds, sent_bytes, work_of
 from mspc.engine.job import Job
 from mspc.ir.types import FLOAT32
-from mspc.ops.collective.one_rank import OneRank
-from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, Hardware, SharedMemory
-from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.search.calibration import measured as calibration
 from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import calibrate
 from mspc.search.calibration.timed_operators import TimingSizes, collectives, products
 from mspc.search.calibration.timer import Timer, rates_of
+from tests.executors import GpuExecutor, OneRank, World
 from tests.gpu import test_gpu_executor
 from tests.gpu.test_gpu_executor import TimedGpu
 from tests.serving import invoke

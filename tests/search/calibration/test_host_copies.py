@@ -11,12 +11,11 @@ from mspc.analysis.cost.machine import H200, HOST_COPIES
 from mspc.engine.job import Job
 from mspc.ir.graph import OFFLOAD, Graph
 from mspc.ir.types import FLOAT32
-from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.device_choice import DeviceChoice, GpuMemory
-from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.search.calibration import measured
 from mspc.search.calibration.timed_operators import TimingSizes
 from mspc.search.calibration.timer import Timer, copies, host_rates
+from tests.executors import GpuExecutor, OneRank
 from tests.gpu.test_shadow_weights_gpu import gpu
 
 SIZES = TimingSizes((8,), (), (), (1 << 8, 1 << 20, 1 << 21), (1 << 8,), (FLOAT32,), (), rotated=1 << 22, kinds=True)

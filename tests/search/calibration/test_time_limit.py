@@ -11,12 +11,11 @@ import pytest
 from mspc.analysis.cost.machine import DRAWS, ELEMENTWISE, H200, LIKE, PRODUCTS, Machine, Rate
 from mspc.engine.job import Job
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
-from mspc.ops.collective.one_rank import OneRank
-from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, Hardware, SharedMemory
 from mspc.search.calibration.measured import ON_CPU, ON_GPU, calibrate
 from mspc.search.calibration.timed_operators import TimingSizes, by_urgency, timing_tasks
 from mspc.search.calibration.timer import Timer
+from tests.executors import OneRank, World
 from tests.search.calibration.test_calibration import SMALL
 from tests.search.calibration.test_timer import CALM, put_in
 

@@ -14,12 +14,8 @@ import pytest
 from mspc.analysis.cost.machine import H200, Link, Machine, Rate
 from mspc.analysis.cost.nodes import seconds
 from mspc.engine.job import Job
-from mspc.ops.collective.one_rank import OneRank
 from mspc.passes.base import VERIFY
-from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, GpuMemory, Hardware
-from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration import measured as calibration
 from mspc.search.calibration import timed_operators
 from mspc.search.calibration import timer as timing
@@ -27,6 +23,7 @@ from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import calibrate
 from mspc.search.calibration.timed_operators import node_of
 from mspc.search.calibration.timer import Timer, empty_step, without_drops
+from tests.executors import GpuExecutor, OneRank, World, plan_memory
 from tests.gpu.test_shadow_weights_gpu import gpu
 from tests.graphs import FLOAT32, INT32, Graph, MspcError, TensorType
 from tests.operators import Add, GatherGrad, MatMul, Slice

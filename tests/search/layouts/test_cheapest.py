@@ -11,13 +11,12 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.passes.lib.choices import ShardingChoice, multiplies
 from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of, place_forward
 from mspc.search.model.model import ALL_OPERANDS, domain_of
+from tests.compiled_scripts import Compiled, Config, compile_call
 from tests.graphs import FLOAT32, REGISTRY, Builder, Graph, Layout, Node, Op, TensorType, Value
 from tests.shares import share_of
 

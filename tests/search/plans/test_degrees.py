@@ -7,7 +7,6 @@ import pytest
 from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.report.plan_summary import summary_lines
-from mspc.compiler.driver import Compiled, compile_call
 from mspc.compiler.program_figures import sent_by_each, sent_by_ranks
 from mspc.engine.capture import capture
 from mspc.mindspore_api.state import Session
@@ -20,7 +19,7 @@ from mspc.search.plans.degrees import Degrees, degrees_of
 from mspc.search.plans.figures import figures, max_bytes_sent, rank_loads
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 from mspc.search.plans.table import FAR, SLOWER, folded_network, folded_tries, plan_of_file, plans_for
-from tests.compiled_scripts import compiled_script, compiled_text
+from tests.compiled_scripts import Compiled, compile_call, compiled_script, compiled_text
 
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from mspc.analysis.cost.machine import H200
-from mspc.commands.compile import CompileOptions
 from mspc.commands.search import SearchOptions, compare_plans, explain_node, search_target
-from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import CapturedCall, capture
 from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.diagnostics import MspcError
@@ -19,6 +17,7 @@ from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.row import SEARCH, Plans, file_name
 from mspc.search.plans.table import plan_of_file, plans_for
+from tests.compiled_scripts import Compiled, CompileOptions, compile_call
 from tests.shares import crossed
 
 pytestmark = pytest.mark.usefixtures("brief_searches")

@@ -19,22 +19,19 @@ from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.common.initializer import initializer
-from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_call
 from mspc.compiler.program_figures import sent_by_ranks
 from mspc.engine.capture import CapturedCall
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.mindspore_api.context import freeze
 from mspc.plans.files.plan_file import PlanFile
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
 from mspc.search.plans import table
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest, shard_in_pairs
 from mspc.search.plans.limited import HostCopyBudget, HostMemoryUse
 from mspc.search.plans.row import SEARCH, PlanResult, UsualPlans, adopt_faster
 from mspc.search.plans.table import FittedWay
 from tests.analysis.test_counted_bytes import Counting, some
+from tests.compiled_scripts import Compiled, Config, compile_call
+from tests.executors import Executor, LocalComm, NumPyBackend, World
 from tests.graphs import FLOAT32, Builder, Graph, Layout, MspcError, Node, TensorType, Value
 from tests.operators import Add, BatchMatMul, MatMul, Mul
 from tests.search.blocks_network import blocks

@@ -9,9 +9,7 @@ import pytest
 
 from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions, compile_target, find_call
-from mspc.commands.report.verbosity import Loudness
 from mspc.commands.search import SearchOptions, search_target
-from mspc.compiler.driver import compile_call
 from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
@@ -19,6 +17,7 @@ from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.stages.costing import UnitMeasurement, step_seconds
 from mspc.search.stages.network import StagedNetwork
+from tests.compiled_scripts import Loudness, compile_call
 from tests.errors import error_of
 from tests.pipelining.staged_script import HEAD
 from tests.search.stages.held_less_network import script

@@ -21,8 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.compile import CompileOptions
-from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import of_script
 from mspc.commands.verify_folder import give_layouts
 from mspc.compiler.config import Config, Fed
@@ -34,6 +32,7 @@ from mspc.verify.same_values import MARK, number_operators
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.rank_kinds import kinds_of
 from mspc.verify.scale.small_programs import Unfit
+from tests.compiled_scripts import CompileOptions, Loudness
 from tests.graphs import Layout, MspcError
 from tests.networks import RandomNetwork, usable
 from tests.verify.scale.written_networks import WRITTEN

@@ -25,8 +25,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify_folder import checked_program, give_layouts, ranks_together, verify_folder
 from mspc.compiler.in_memory import read_network
 from mspc.ops.check_graph import check_graph
@@ -37,6 +35,7 @@ from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
 from mspc.verify.verification import plain_graph
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target
 from tests.graphs import Constant, ExecutionError, Graph, MspcError, Node, Parameter, Value, print_graph
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_scale
 from mspc.ops.collective.collectives import AllReduce
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_scale
 from tests.errors import error_of
 from tests.graphs import ExecutionError, Graph, MspcError, Node
 from tests.shares import share_of

@@ -8,9 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_scale
 from mspc.ir.diagnostics import Location
 from mspc.ops.tensor.moving import Reshape
 from mspc.verify.difference import Noise
@@ -18,6 +15,7 @@ from mspc.verify.scale.blame import odd_one
 from mspc.verify.scale.compared import compared
 from mspc.verify.scale.rank_kinds import RankKind
 from mspc.verify.scale.relations import Pieces, PlacesOfScript, files_of, keyed
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_scale
 from tests.errors import failure_of
 from tests.graphs import FLOAT32, Builder, Graph, Node, Parameter, TensorType
 from tests.operators import Add, AddN, AllReduce, Div, Exp, Log, Neg, Tanh, TupleGetItem

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.options import ImportOptions
-from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import of_script, verify_scale
 from mspc.commands.verify_folder import of_folder
 from mspc.verify.scale import proof
 from mspc.verify.scale.execution import run_step
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target
 from tests.errors import failure_of
 from tests.exported_programs import two_layers
 from tests.graphs import ExecutionError, Node, element_types

@@ -9,12 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import of_script, verify_target
 from mspc.commands.verify_folder import of_folder
-from mspc.ops.collective.one_rank import OneRank
-from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale import program_sizes, proof
 from mspc.verify.scale.meetings import along_axes, result_of_rank
 from mspc.verify.scale.program_sizes import Divisors, Sizing
@@ -22,6 +18,8 @@ from mspc.verify.scale.proof import ScaleProof
 from mspc.verify.scale.rank_kernels import places_on_each, run_on_all
 from mspc.verify.scale.readers import has_multiples
 from mspc.verify.scale.small_programs import small_programs
+from tests.compiled_scripts import CompileOptions, Loudness, compile_target
+from tests.executors import NumPyBackend, OneRank
 from tests.graphs import FLOAT32, INT32, Builder, Graph, Parameter, TensorType
 from tests.operators import Add, ExpertPlaces, ExpertProduct, FetchRows, Mul, OneHot, SendRows, Sort, TopK, TupleGetItem
 

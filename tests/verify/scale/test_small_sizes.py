@@ -7,11 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions
-from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_scale
 from mspc.ops.collective.collectives import AllGather, AlltoAll
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Scan, emit_regions
 from mspc.ops.math.arithmetic import Add, FloorMod, Less, LessEqual, Neg, Sub
 from mspc.ops.math.reduce import ReduceSum
@@ -19,14 +15,15 @@ from mspc.ops.tensor.embedding import Gather, GatherGrad, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat, Transpose
 from mspc.runtime import available_memory
 from mspc.runtime.available_memory import available_bytes
-from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale import room
 from mspc.verify.scale.program_sizes import Sizing, keep_constants, places_in_tables
 from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
 from mspc.verify.scale.room import check_fits
 from mspc.verify.scale.small_programs import Resized
+from tests.compiled_scripts import CompileOptions, Loudness, verify_scale
 from tests.errors import error_of
+from tests.executors import NumPyBackend, OneRank
 from tests.graphs import FLOAT32, FLOAT64, INT64, Builder, Constant, Graph, MspcError, Parameter, TensorType, Value
 from tests.grouped import MANY, grouped
 from tests.operators import Cast, CumSum, GatherD, PadV3, Range, Reshape, Softmax, StopGradient, StridedSlice
