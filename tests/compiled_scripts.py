@@ -18,6 +18,8 @@ __all__ = [
     "CompileOptions", "Compiled", "Config", "Loudness", "compile_call", "compile_target", "compiled_script",
     "compiled_text", "run_directory", "run_script", "verify_scale", "verify_target", "verify_text",
 ]  # fmt: skip
+QUIET = Loudness(quiet=True)
+
 
 def compiled_script(
     script: Path, ranks: int, *arguments: str, device: str = "", look: Callable[[DumpPoint], None] | None = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.compiled_scripts import QUIET
 from tests.mutation.changes import put_in, remembered
 from tests.mutation.processes import forked
 
@@ -122,7 +123,6 @@ def _judged_steps() -> tuple[str, str]:
 
 def _outcome(case: Case) -> tuple[str, str]:
     from mspc.commands.compile import CompileOptions, compile_target
-    from mspc.commands.report.verbosity import Loudness
     from mspc.commands.verify import verify_scale, verify_target
     from mspc.ir.diagnostics import ExecutionError, MspcError
 
@@ -130,7 +130,7 @@ def _outcome(case: Case) -> tuple[str, str]:
     if case.judge == "steps":
         return _judged_steps()
     sys.argv = [str(case.script)]
-    options = CompileOptions(ranks=case.ranks, loudness=Loudness(quiet=True))
+    options = CompileOptions(ranks=case.ranks, loudness=QUIET)
     said = io.StringIO()
     kind: Any = "equal"
     try:

@@ -287,7 +287,7 @@ def test_reading_loads_no_pytorch(here: Path) -> None:
         from mspc.commands.compile import CompileOptions, compile_target
         from mspc.commands.report.verbosity import Loudness
 
-        compile_target("two.pt2", CompileOptions(ranks=2, out=Path("made"), loudness=Loudness(False, True)))
+        compile_target("two.pt2", CompileOptions(ranks=2, out=Path("made"), loudness=QUIET))
         assert not {"torch", "pickle"} & {name for name in sys.modules if name == "torch"}
     """)
     succeed("python", "-c", code, cwd=here)

@@ -15,7 +15,7 @@ from mspc.commands.view.page import ViewOptions, view_target
 from mspc.ir.diagnostics import MspcError
 from tests.commands.view.reading import compiled
 from tests.commands.view.test_view_mistakes import NETWORK
-from tests.compiled_scripts import CompileOptions, Loudness
+from tests.compiled_scripts import QUIET, CompileOptions
 from tests.damage import damage
 
 TRIES = 25
@@ -31,7 +31,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def view(target: str) -> None:
-    view_target(target, ViewOptions(CompileOptions(loudness=Loudness(quiet=True)), out=Path("page.html")))
+    view_target(target, ViewOptions(CompileOptions(loudness=QUIET), out=Path("page.html")))
 
 
 def diff(target: str) -> None:

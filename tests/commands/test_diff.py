@@ -23,7 +23,7 @@ from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target
 from tests.graphs import FLOAT16, FLOAT32, Constant, DType, Graph, Layout, MspcError, Node, Parameter, TensorType, Value
 from tests.serving import invoke
 
@@ -520,13 +520,12 @@ def compiled(
 ) -> None:
     text = STAGE_SCRIPT.replace("STAGES", stages).replace("SCHEDULE", schedule).replace("MICRO", str(micro))
     (path / "net.py").write_text(text)
-    quiet = Loudness(False, True)
-    compile_target(str(path / "net.py"), CompileOptions(4, out=path / name, loudness=quiet, **options))
+    compile_target(str(path / "net.py"), CompileOptions(4, out=path / name, loudness=QUIET, **options))
 
 
 def found(stage_folder: Path, first: str, second: str) -> dict[str, Any]:
     file = stage_folder / "found.json"
-    options = CompileOptions(json=file, loudness=Loudness(quiet=True))
+    options = CompileOptions(json=file, loudness=QUIET)
     status = diff_targets(str(stage_folder / first), str(stage_folder / second), options)
     told = json.loads(file.read_text())
     assert status == (not told["equal"])

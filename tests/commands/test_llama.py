@@ -18,7 +18,15 @@ from mspc.compiler.pipeline import idle_passes, rank_passes, shared_passes
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.data import full_type, slices_of
 from mspc.runtime.program import load_program, load_slices
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target, run_directory, run_script, verify_target
+from tests.compiled_scripts import (
+    QUIET,
+    CompileOptions,
+    Loudness,
+    compile_target,
+    run_directory,
+    run_script,
+    verify_target,
+)
 from tests.serving import succeed
 
 SIZES = "2 32 4 48 64"
@@ -126,7 +134,7 @@ def test_a_quiet_compile_writes_files_and_says_nothing(script: Path, capsys: pyt
     loud = capsys.readouterr()
     assert "warning: " in loud.err
     assert loud.out.startswith("semi_auto_parallel, 2 ranks")
-    options = CompileOptions(out=Path("quiet"), json=Path("quiet.json"), loudness=Loudness(quiet=True))
+    options = CompileOptions(out=Path("quiet"), json=Path("quiet.json"), loudness=QUIET)
     compile_target(str(script), options)
     assert capsys.readouterr() == ("", "")
     assert Path("quiet.json").read_text() == Path("loud.json").read_text()
@@ -143,12 +151,12 @@ def test_a_verbose_compile_names_every_pass(script: Path, capsys: pytest.Capture
 
 
 def test_a_quiet_verify_says_its_verdict(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    verify_target(str(script), CompileOptions(loudness=Loudness(quiet=True)), seed=0)
+    verify_target(str(script), CompileOptions(loudness=QUIET), seed=0)
     assert capsys.readouterr() == ("equal: 1 value on 2 ranks within 1e-05 of one device\n", "")
 
 
 def test_opt_says_its_passes_on_stderr(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compile_target(str(script), CompileOptions(loudness=Loudness(quiet=True)))
+    compile_target(str(script), CompileOptions(loudness=QUIET))
     (file,) = Path("saved_graph/rank_0").glob("*_execute_*.ir")
     plain = optimize(file, "simplify,execute")
     assert optimize(file, "simplify,execute", Loudness(verbose=True)) == plain
@@ -158,7 +166,7 @@ def test_opt_says_its_passes_on_stderr(script: Path, capsys: pytest.CaptureFixtu
 def test_opt_shows_its_progress_on_a_terminal(
     script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_target(str(script), CompileOptions(loudness=Loudness(quiet=True)))
+    compile_target(str(script), CompileOptions(loudness=QUIET))
     (file,) = Path("saved_graph/rank_0").glob("*_execute_*.ir")
     optimize(file, "simplify")
     assert capsys.readouterr().err == ""

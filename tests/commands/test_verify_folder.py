@@ -13,10 +13,9 @@ from mspc.ops.random import words as random_rows
 from mspc.passes.communication import reduce_gradients
 from mspc.passes.communication.share_statistics import ShareStatistics
 from mspc.passes.sharding.draw_rows import DrawRows
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_target, verify_text
+from tests.compiled_scripts import QUIET, CompileOptions, Loudness, compile_target, verify_target, verify_text
 from tests.errors import error_of, failure_of
 
-QUIET = Loudness(quiet=True)
 SCRIPT = """
 import mindspore as ms, numpy as np
 from mindspore import nn, ops, Parameter, Tensor

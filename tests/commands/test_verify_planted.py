@@ -13,12 +13,10 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.runtime import buffers
 from mspc.runtime.comm import local
 from mspc.runtime.comm.local import LocalComm
-from tests.compiled_scripts import CompileOptions, Loudness, verify_target
+from tests.compiled_scripts import QUIET, CompileOptions, verify_target
 from tests.operators import TanhGrad
 from tests.planted_networks import NETWORK
 from tests.shares import is_taken
-
-QUIET = Loudness(quiet=True)
 
 
 @pytest.fixture

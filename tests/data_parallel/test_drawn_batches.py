@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_scale, verify_target
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target, verify_scale, verify_target
 from tests.data_parallel.drawn_batches import TRAINING, DrawnBatches, check
 from tests.judged_seeds import EQUAL
 from tests.shares import crossed, share_of
@@ -43,7 +43,7 @@ def test_verify_raises_no_alarm(drawn: tuple[int, str], judge: Any, is_folder: b
     """Networks that draw inside loops, branches and equal layers (ranks of 1033 and 1038 have one row each),
     gradients that are added over ranks inside a loop or are zero in the first step (1072), stacks of stacks (1066)."""
     net = DrawnBatches(*drawn)
-    script, options = tmp_path / "net.py", CompileOptions(ranks=net.ranks, loudness=Loudness(quiet=True))
+    script, options = tmp_path / "net.py", CompileOptions(ranks=net.ranks, loudness=QUIET)
     script.write_text(net.sharded(str(tmp_path)))
     if is_folder:
         compile_target(str(script), replace(options, out=tmp_path / "out"))

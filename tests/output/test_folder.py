@@ -14,7 +14,7 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.output.dumps import OutputFolder
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target
 from tests.errors import error_of
 from tests.printed_lines import lines_until
 
@@ -178,7 +178,7 @@ def listed(data: bytes, at: int = 0) -> Iterator[int]:
 def test_ranks_that_follow_their_dependencies_finish(script: str, tmp_path: Path) -> None:
     given = tuple(SIZES[script].split())
     options = CompileOptions(ranks=8, out=tmp_path / "out", trace=tmp_path / "out", script_arguments=given,
-                             loudness=Loudness(quiet=True))  # fmt: skip
+                             loudness=QUIET)  # fmt: skip
     with pytest.raises(MspcError, match="which is replaced as a whole"):
         compile_target(str(NETWORKS / script), options)
     options = replace(options, trace=tmp_path / "traces")

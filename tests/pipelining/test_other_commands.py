@@ -15,7 +15,7 @@ from mspc.commands.check import Limits, check_target
 from mspc.commands.facts.reading import folder_facts
 from mspc.commands.search import SearchOptions, search_target
 from mspc.ir.diagnostics import MspcError
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target, run_directory, run_script
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target, run_directory, run_script
 from tests.errors import error_of
 
 SCRIPT = """\
@@ -40,7 +40,6 @@ cell = nn.PipelineCell(Net(), 4)
 step = nn.TrainOneStepCell(cell, nn.SGD(cell.trainable_params(), 0.1))
 step(Tensor(np.ones((8, 4), np.float32)))
 """
-QUIET = Loudness(False, True)
 
 
 def written(folder: Path, others: str = "") -> str:
@@ -235,7 +234,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "net.py").write_text(COMPILED_SCRIPT)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        compile_target("net.py", CompileOptions(4, out=Path("out"), loudness=Loudness(False, True)))
+        compile_target("net.py", CompileOptions(4, out=Path("out"), loudness=QUIET))
     return folder
 
 
@@ -257,7 +256,7 @@ def test_layers_that_are_one_graph_in_stages_of_many_ranks(tmp_path: Path) -> No
     (tmp_path / "folded.py").write_text(text)
     sizes = ("4", "64", "8", "8", "64", "512", "8", "8", "2", "2", "16")
     options = CompileOptions(
-        128, out=tmp_path / "out", only_ranks=(0,), loudness=Loudness(False, True), script_arguments=sizes
+        128, out=tmp_path / "out", only_ranks=(0,), loudness=QUIET, script_arguments=sizes
     )
     compile_target(str(tmp_path / "folded.py"), options)
     (path,) = (tmp_path / "out" / "rank_0").glob("*_execute_*.ir")

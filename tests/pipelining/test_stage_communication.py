@@ -16,7 +16,7 @@ from mspc.mindspore_api import context
 from mspc.passes.lib.schedules import Action, named_schedule
 from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.program import load_program
-from tests.compiled_scripts import Config, Loudness, compile_call, run_directory, verify_target
+from tests.compiled_scripts import QUIET, Config, compile_call, run_directory, verify_target
 from tests.operators import Call, ReceiveFromStage, Scan, SendToStage
 
 # Ranks meet in their exchanges of keys in one order if gradients of weights are apart.
@@ -85,7 +85,7 @@ def test_computing_again_sends_in_the_order_of_all_ranks(
 ) -> None:
     script = tmp_path / "net.py"
     script.write_text(RINGS.format(schedule=schedule, stages=stages))
-    verify_target(str(script), CompileOptions(ranks=4, loudness=Loudness(quiet=True)), seed=0)
+    verify_target(str(script), CompileOptions(ranks=4, loudness=QUIET), seed=0)
     assert capsys.readouterr().out.startswith("equal: ")
 
 
@@ -199,9 +199,8 @@ def trained(folder: Path, scheduler: str, stages: int) -> tuple[Path, dict[str, 
     script = folder / "net.py"
     script.write_text(PROJECTIONS)
     out = folder / f"{scheduler}_{stages}"
-    quiet = Loudness(False, True)
     arguments = scheduler, str(stages)
-    compile_target(str(script), CompileOptions(stages, out=out, loudness=quiet, script_arguments=arguments))
+    compile_target(str(script), CompileOptions(stages, out=out, loudness=QUIET, script_arguments=arguments))
     run_directory(out, synthetic=True, steps=2, save=out / "after.safetensors", simulate=True)
     return out, load_file(out / "after.safetensors")
 

@@ -27,7 +27,7 @@ from mspc.verify.scale.blame import odd_one
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.verification import Verified, verified
-from tests.compiled_scripts import CompileOptions, Loudness
+from tests.compiled_scripts import QUIET, CompileOptions
 from tests.graphs import ExecutionError, Graph, MspcError, Node
 from tests.planted_networks import FOLDED, LOOPS, NETWORK, RECOMPUTED
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable, meets
@@ -58,7 +58,7 @@ class Script:
             target, ranks = SAMPLES / "pytorch" / "language_model.pt2", 4
             imported = ImportOptions("cross_entropy", "adamw:lr=0.01")
         sys.argv = [str(target), *words]
-        options = CompileOptions(ranks=ranks, script_arguments=words, loudness=Loudness(quiet=True))
+        options = CompileOptions(ranks=ranks, script_arguments=words, loudness=QUIET)
         if imported is not None:
             options = replace(options, imported=imported)
         self.name = name

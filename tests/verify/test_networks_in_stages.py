@@ -12,7 +12,7 @@ from mspc.compiler.frontend import micro_batches
 from mspc.passes.lib import stage_chunks
 from mspc.passes.lib.stage_chunks import ChunkGraph
 from mspc.passes.lib.stage_programs import OrderedWork
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_target, verify_text
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target, verify_target, verify_text
 from tests.errors import failure_of
 from tests.graphs import ExecutionError, Node
 from tests.operators import AddN, ReceiveFromStage
@@ -47,7 +47,6 @@ optimizer = nn.Momentum(cell.trainable_params(), 0.1, 0.9)
 step = nn.TrainOneStepWithLossScaleCell(cell, optimizer, manager).set_train()
 step(Tensor(np.ones((8, 4), np.float32)), Tensor(np.ones((8, 4), np.float32)))
 """
-QUIET = Loudness(False, True)
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ from typing import Any
 from mspc.commands.view.page import html_of
 from mspc.ir.graph import Graph, Parameter, Value, element_layouts
 from mspc.ir.layout import Layout
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target
-
-QUIET = Loudness(False, True)
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target
 
 
 def compiled(script: Path, folder: Path, ranks: int | None = None, level: int = 2, **others: Any) -> Path:

@@ -17,8 +17,8 @@ from mspc.commands.view.page import BUILT, ViewOptions, facts_of, html_of, view_
 from mspc.commands.view.stages import machine_facts
 from mspc.ir.diagnostics import CONTROL
 from tests import browser
-from tests.commands.view.reading import QUIET, compiled, elements, read_back
-from tests.compiled_scripts import CompileOptions, Loudness
+from tests.commands.view.reading import compiled, elements, read_back
+from tests.compiled_scripts import QUIET, CompileOptions
 from tests.errors import error_of
 from tests.offload.test_offload import SCRIPT
 from tests.runtime.planted_hangs import as_pytorch_writes, drawn
@@ -60,7 +60,7 @@ def folder(compile_of_net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def refused(target: str, profile: Path | None = None, **options: Any) -> str:
     """The message with which a target is refused. No page is written."""
-    common = CompileOptions(loudness=Loudness(False, True), **options)
+    common = CompileOptions(loudness=QUIET, **options)
     error = error_of(view_target, target, ViewOptions(common, profile=profile, out=Path("page.html")))
     assert error.exit_status == 2
     assert not Path("page.html").exists()

@@ -17,12 +17,11 @@ from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.stages.costing import UnitMeasurement, step_seconds
 from mspc.search.stages.network import StagedNetwork
-from tests.compiled_scripts import Loudness, compile_call
+from tests.compiled_scripts import QUIET, compile_call
 from tests.errors import error_of
 from tests.pipelining.staged_script import HEAD
 from tests.search.stages.held_less_network import script
 
-QUIET = Loudness(False, True)
 STEP = """
 STAGES = {stages}
 settings({settings})

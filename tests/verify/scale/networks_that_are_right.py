@@ -32,12 +32,11 @@ from mspc.verify.same_values import MARK, number_operators
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.rank_kinds import kinds_of
 from mspc.verify.scale.small_programs import Unfit
-from tests.compiled_scripts import CompileOptions, Loudness
+from tests.compiled_scripts import QUIET, CompileOptions
 from tests.graphs import Layout, MspcError
 from tests.networks import RandomNetwork, usable
 from tests.verify.scale.written_networks import WRITTEN
 
-QUIET = Loudness(quiet=True)
 EQUAL, DIFFERS, REFUSED, FAILS = "equal", "differs", "is refused", "fails"
 Proved = Callable[[], ScaleProof]
 

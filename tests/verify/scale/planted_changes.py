@@ -35,12 +35,11 @@ from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
 from mspc.verify.verification import plain_graph
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target
 from tests.graphs import Constant, ExecutionError, Graph, MspcError, Node, Parameter, Value, print_graph
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 
-QUIET = Loudness(quiet=True)
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 PLANS = {
     "llama": ("llama.py", 4, ("1", "32", "4", "48", "64", "2", "2", "2", "16")),

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from mspc.ops.collective.collectives import AllReduce
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_scale
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target, verify_scale
 from tests.errors import error_of
 from tests.graphs import ExecutionError, Graph, MspcError, Node
 from tests.shares import share_of
 from tests.verify.scale.planted_changes import PLANS, Plan
 
-QUIET = Loudness(quiet=True)
 NETWORK = """
 import mindspore as ms, numpy as np
 from mindspore import nn, ops, Tensor

@@ -15,7 +15,7 @@ from mspc.verify.scale.blame import odd_one
 from mspc.verify.scale.compared import compared
 from mspc.verify.scale.rank_kinds import RankKind
 from mspc.verify.scale.relations import Pieces, PlacesOfScript, files_of, keyed
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_scale
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target, verify_scale
 from tests.errors import failure_of
 from tests.graphs import FLOAT32, Builder, Graph, Node, Parameter, TensorType
 from tests.operators import Add, AddN, AllReduce, Div, Exp, Log, Neg, Tanh, TupleGetItem
@@ -245,7 +245,6 @@ def test_kinds_that_wait_for_what_is_run_otherwise() -> None:
 # Ranks that do not hear of an overflow that others find are told.
 
 
-QUIET = Loudness(quiet=True)
 SCALED = """
 import mindspore as ms
 import numpy as np

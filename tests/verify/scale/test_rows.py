@@ -18,7 +18,7 @@ from mspc.verify.scale.proof import ScaleProof
 from mspc.verify.scale.rank_kernels import places_on_each, run_on_all
 from mspc.verify.scale.readers import has_multiples
 from mspc.verify.scale.small_programs import small_programs
-from tests.compiled_scripts import CompileOptions, Loudness, compile_target
+from tests.compiled_scripts import QUIET, CompileOptions, compile_target
 from tests.executors import NumPyBackend, OneRank
 from tests.graphs import FLOAT32, INT32, Builder, Graph, Parameter, TensorType
 from tests.operators import Add, ExpertPlaces, ExpertProduct, FetchRows, Mul, OneHot, SendRows, Sort, TopK, TupleGetItem
@@ -146,7 +146,7 @@ def test_numbers_of_the_best_that_name_places(is_known: bool) -> None:
 @pytest.mark.thorough
 def test_latent_attention_and_routed_experts() -> None:
     words = ("small", "sorted", "2", "2", "2")
-    options = CompileOptions(ranks=8, loudness=Loudness(quiet=True), script_arguments=words)
+    options = CompileOptions(ranks=8, loudness=QUIET, script_arguments=words)
     found = of_script(str(NETWORKS / "deepseek.py"), options).proved(0)
     assert found.same
     assert found.ranks == 8
@@ -168,7 +168,7 @@ def test_rows_that_all_go_one_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(proof, "small_programs", small)
     (tmp_path / "net.py").write_text(CROWDED)
-    options = CompileOptions(ranks=8, loudness=Loudness(quiet=True))
+    options = CompileOptions(ranks=8, loudness=QUIET)
     assert of_script(str(tmp_path / "net.py"), options).proved(0).same
     even, every = made
     assert every == 8 * even
@@ -185,7 +185,6 @@ def test_rows_that_end_outside_of_their_block_are_no_rows(last: int) -> None:
 # `mspc verify --scale` of networks in which every rank feeds rows of its own.
 
 
-QUIET = Loudness(quiet=True)
 NETWORK = """
 import mindspore as ms, numpy as np
 from mindspore import nn, ops, Tensor

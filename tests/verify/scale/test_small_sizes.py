@@ -21,7 +21,7 @@ from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
 from mspc.verify.scale.room import check_fits
 from mspc.verify.scale.small_programs import Resized
-from tests.compiled_scripts import CompileOptions, Loudness, verify_scale
+from tests.compiled_scripts import QUIET, CompileOptions, verify_scale
 from tests.errors import error_of
 from tests.executors import NumPyBackend, OneRank
 from tests.graphs import FLOAT32, FLOAT64, INT64, Builder, Constant, Graph, MspcError, Parameter, TensorType, Value
@@ -254,7 +254,7 @@ Net()(Tensor(shape=(64, 1000003), dtype=ms.float32))
 @pytest.mark.usefixtures("own_folder")
 def test_sizes_that_cannot_shrink() -> None:
     Path("net.py").write_text(PRIMES)
-    error = error_of(verify_scale, "net.py", CompileOptions(ranks=2, loudness=Loudness(quiet=True)), 0)
+    error = error_of(verify_scale, "net.py", CompileOptions(ranks=2, loudness=QUIET), 0)
     assert error.exit_status == 2
     assert error.message.startswith("the least sizes that keep the plan as it is do not fit: they take ")
     assert "parameter 'table' alone 3725.5 GiB" in error.message
