@@ -1,5 +1,7 @@
 """Graphs for the tests of the text form: one by hand that shows every part of it, and random ones."""
 
+from __future__ import annotations  # as operators have it, whose fields name their types
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
