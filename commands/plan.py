@@ -10,8 +10,9 @@ from typing import Any
 
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.training.alternatives import FasterRun, best
+from mspc.analysis.cost.training.constants import VALUES, assumptions
 from mspc.analysis.cost.training.model_shape import TrainingRun
-from mspc.analysis.cost.training.stage_memory import CONTEXT, StageMemory, stage_memory
+from mspc.analysis.cost.training.stage_memory import StageMemory, stage_memory
 from mspc.analysis.cost.training.step_time import StepTime, matmul_rate, peak_bounds, step_time
 from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, write_report
 from mspc.ir.diagnostics import MspcError
@@ -22,6 +23,8 @@ from mspc.search.calibration.machine_file import machine_of
 MAX_ALTERNATIVES = 5
 """Most faster settings that are listed."""
 TERA = 1e12
+DOUBT = 0.02
+"""Share of a machine's memory by which an estimate may exceed it and still fit: half of them miss by 0.8 % or less."""
 GROUPS = ("weights", "gradients", "optimizer states", "activations", "loss", "workspaces")
 """Parts of a stage's memory with a column; the others are added up."""
 DEGREES = ("tensor", "pipeline", "context", "expert", "data", "expert_tensor", "chunks")
@@ -165,9 +168,10 @@ def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
     print_line(f"{run.micro_batches} micro-batches of {run.micro_batch} x {run.model.sequence} tokens a rank")
     print()
     print_table(memory_table(estimate.stages))
-    worst = estimate.worst.peak + CONTEXT
+    worst = estimate.worst.peak + VALUES["CONTEXT"]
     limit = machine.capacity
-    fits = "" if not limit else f", {worst / limit:.0%} of {size_text(limit)}" + (": too much" if worst > limit else "")
+    verdict = ": too much" if worst > limit * (1 + DOUBT) else ": maybe too much" if worst > limit else ""
+    fits = f", {worst / limit:.0%} of {size_text(limit)}{verdict}" if limit else ""
     print()
     with_context = f"{size_text(worst)} with the CUDA context{fits}"
     print_line(f"worst rank: {size_text(estimate.worst.peak)} allocated, {with_context}")
@@ -182,7 +186,7 @@ def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
         f"{estimate.utilisation:.0%} of the rate of its matmuls"
     )
     print_line(f"limited by {limiting_part(time)}; {time.kernels:,} kernels of layers a rank and step")
-    for note in found.notes:
+    for note in (*found.notes, f"assumed, not measured: {'; '.join(assumptions(run))}"):
         print_line(f"note: {note}")
 
 
@@ -244,8 +248,9 @@ def _content(found: Configuration, estimate: Estimate, machine: Machine) -> dict
         "configuration": found.name, "family": found.family, "machine": machine.name, "ranks": run.ranks,
         "degrees": {name: getattr(run, name) for name in DEGREES}, "micro_batches": run.micro_batches,
         "memory": {
-            "worst_rank_bytes": worst, "last_stage_bytes": estimate.stages[-1].peak, "context_bytes": CONTEXT,
-            "capacity_bytes": machine.capacity, "fits": not machine.capacity or worst + CONTEXT <= machine.capacity,
+            "worst_rank_bytes": worst, "last_stage_bytes": estimate.stages[-1].peak, "context_bytes": VALUES["CONTEXT"],
+            "capacity_bytes": machine.capacity,
+            "fits": not machine.capacity or worst + VALUES["CONTEXT"] <= machine.capacity * (1 + DOUBT),
             "stages": [{"stage": s.stage, "peak_bytes": s.peak, "parts": s.parts} for s in estimate.stages],
         },
         "step_seconds": time.seconds, "parts_seconds": time.parts,
@@ -254,5 +259,5 @@ def _content(found: Configuration, estimate: Estimate, machine: Machine) -> dict
         "tokens_per_second_and_rank": estimate.tokens,
         "model_flops_per_second_and_rank": time.operations / time.seconds / run.ranks,
         "model_flops_utilisation": estimate.utilisation, "host_bound": time.host_bound, "kernels": time.kernels,
-        "notes": list(found.notes),
+        "notes": list(found.notes), "assumptions": assumptions(run),
     }  # fmt: skip

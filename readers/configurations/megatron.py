@@ -30,20 +30,14 @@ VOCABULARIES: Mapping[str, int] = _TABLES["vocabularies"]
 """Rows of the vocabulary if no argument states them, before padding, by family."""
 PUBLISHED = {tuple(map(int, key.split())): rows for key, rows in _TABLES["published-vocabularies"].items()}
 """Rows of the vocabularies of published models, by hidden size, heads, feed-forward width and experts."""
-CLIP = 304_000_000
-"""Elements of CLIP ViT-L/14's image encoder (Radford et al., "Learning Transferable Visual Models From Natural Language
-Supervision", 2021)."""
-BERT = ((1024, 24, 16, 512), (768, 12, 12, 512))
-"""Hidden size, layers, heads and positions of BERT large and base (Devlin et al., 2019). Megatron's arguments are the
-same for BERT and GPT; the script that is started decides."""
+LLAVA: Mapping[str, int] = _TABLES["llava"]
+"""Sizes of Megatron's LLaVA example that its arguments do not state."""
 T5 = ("encoder-num-layers", "decoder-num-layers", "vocab-extra-ids")
 """Arguments that models with an encoder of text have."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Bytes of an element of optimizer states, by the name of its type."""
 SHARDINGS = {"optim": "states", "optim_grads": "gradients", "optim_grads_params": "parameters"}
 """Sharding of FSDP by the name of its strategy."""
-IMAGE_TOKENS, CAPTION_TOKENS = 576, 64
-"""Patches of an image of 336 pixels, and tokens of a long caption of LLaVA's pretraining data (Liu et al., 2023)."""
 
 
 def argument_settings(text: str) -> Iterator[Setting]:
@@ -68,7 +62,8 @@ def family(found: ConfigurationSettings) -> str:
         return "hybrid"
     names = ("hidden-size", "num-layers", "num-attention-heads", "max-position-embeddings")
     sizes = [found.count(name) for name in names]
-    if tuple(sizes) in BERT and found.text("position-embedding-type", "learned_absolute") == "learned_absolute":
+    learned = found.text("position-embedding-type", "learned_absolute") == "learned_absolute"
+    if learned and sizes in _TABLES["bert"]["sizes"]:
         found.notes.append("taken for BERT, whose sizes these are")
         return "bert"
     return "gpt"
@@ -109,7 +104,7 @@ class MegatronReader:
         sharding = self.sharding()
         half = found.flag("bf16") or found.flag("fp16")
         instances = found.count("num-distributed-optimizer-instances", 1)
-        stages = self.layout(model, pipeline)
+        stages, projected = self.layout(model, pipeline), 1024 + model.hidden
         per_chunk = found.count("num-layers-per-virtual-pipeline-stage")
         chunks = found.count("num-virtual-stages-per-pipeline-rank", 1)
         if per_chunk and pipeline > 1:
@@ -131,7 +126,7 @@ class MegatronReader:
             outer_states=found.text("outer-dp-sharding-strategy", "no_shard", ("no_shard", "optim")) == "optim",
             parameter=2 if half else 4,
             gradient=2 if self.half_gradients() else 4, state=self.state_bytes(half),
-            eight=found.text("fp8-recipe", "delayed") if "fp8-format" in found else "",
+            eight=self.eight(), half_layers=(self.half_layers("start"), self.half_layers("end")),
             eight_attention=found.flag("fp8-dot-product-attention"), eight_output=found.flag("fp8-output-proj"),
             fused_gradients=not found.flag("no-gradient-accumulation-fusion"),
             loss=self.loss(), backend=self.backend(), library="local" if self.local else "te",
@@ -143,7 +138,7 @@ class MegatronReader:
             fused_experts=found.flag("use-transformer-engine-op-fuser"),
             overlapped_experts=found.flag("overlap-moe-expert-parallel-comm"),
             # The adapters of LoRA are left out.
-            frozen=CLIP + model.hidden * (1024 + model.hidden) if provider == "llava_vlm" else found.flag("lora"),
+            frozen=found.flag("lora") if provider != "llava_vlm" else LLAVA["encoder"] + model.hidden * projected,
             # No limit means all micro-batches.
             deferred_embedding=(found.count("wgrad-deferral-limit", 0, 0) or 1 << 30)
             * found.flag("defer-embedding-wgrad-compute"),
@@ -201,6 +196,17 @@ class MegatronReader:
             return frozenset()
         return frozenset(modules) - {"full_iteration"} or frozenset(("all",))
 
+    def eight(self) -> str:
+        """Return the recipe of matmuls in 8 or 4 bits, or "" if there are none."""
+        recipes = (("fp8", "delayed"), ("fp4", "nvfp4"))
+        found = (self.found.text(f"{bits}-recipe", usual) for bits, usual in recipes if f"{bits}-format" in self.found)
+        return next(found, "")
+
+    def half_layers(self, end: str) -> int:
+        """Return the number of layers at an end whose matmuls stay in half precision."""
+        count = self.found.count(f"num-layers-at-{end}-in-bf16", 1, 0)
+        return count if self.found.flag("first-last-layers-bf16") else 0
+
     def reserved(self, run: TrainingRun) -> int:
         """Return the bytes of the key and value cache of reinforcement learning, 40 GiB unless told otherwise, and of
         the weights of a second model for inference if that has degrees of its own."""
@@ -216,7 +222,6 @@ class MegatronReader:
     def loss(self) -> str:
         """Return the implementation of the loss."""
         if not self.found.flag("cross-entropy-loss-fusion"):
-            self.found.raw("cross-entropy-fusion-impl")
             return "plain"
         return self.found.text("cross-entropy-fusion-impl", "native", ("native", "te"))
 
@@ -274,9 +279,9 @@ class MegatronReader:
         sequence = self.found.count("total-seq-length", self.sequence)
         if "packing-buffer-size" not in self.found:
             # Samples are as long as their longest, which total-seq-length bounds: an image and a caption.
-            sequence = min(sequence, IMAGE_TOKENS + CAPTION_TOKENS)
+            sequence = min(sequence, LLAVA["image_tokens"] + LLAVA["caption_tokens"])
         layer = ModelLayer(
-            sequence, (AttentionShape(32, 32, 128, 128, rotated=True),), FeedForwardShape(11008, True, "silu")
+            sequence, (AttentionShape(32, 32, 128, 128, rotated=True),), FeedForwardShape(11008, True)
         )
         return ModelShape(
             family="llava", hidden=4096, vocabulary=32256, layers=(layer,) * 32, sequence=sequence, tied=True,
@@ -305,7 +310,7 @@ class MegatronReader:
     def layers(self, rotated: bool) -> tuple[tuple[ModelLayer, ...], int]:
         """Return all layers, and the number of those that are an encoder's."""
         found = self.found
-        dense = FeedForwardShape(self.width, self.gated, self.activation())
+        dense = FeedForwardShape(self.width, self.gated)
         if self.kind == "t5":
             count = found.count("encoder-num-layers") or found.count("num-layers", 12)
             second = found.count("decoder-num-layers", count)
@@ -361,12 +366,6 @@ class MegatronReader:
             return ModelLayer(self.sequence, (self.attention(rotated, True),))
         return ModelLayer(self.sequence, (), self.experts() if letter == "E" else dense)
 
-    def activation(self) -> str:
-        """Return the name of the activation."""
-        if self.gated:
-            return "silu"
-        return "squared_relu" if self.found.flag("squared-relu") else "gelu"
-
     def attention(self, rotated: bool, causal: bool) -> AttentionShape:
         """Return the sizes of the attention."""
         found = self.found
@@ -390,7 +389,7 @@ class MegatronReader:
             return None
         routing = "bias" if found.flag("moe-router-enable-expert-bias") else "loss"
         return FeedForwardShape(
-            found.count("moe-ffn-hidden-size", self.width), self.gated, self.activation(), experts=count,
+            found.count("moe-ffn-hidden-size", self.width), self.gated, experts=count,
             choices=found.count("moe-router-topk", 2), shared=found.count("moe-shared-expert-intermediate-size", 0, 0),
             grouped=found.flag("moe-grouped-gemm"), dispatcher=found.text("moe-token-dispatcher-type", "allgather"),
             latent=found.count("moe-latent-size"),

@@ -83,12 +83,11 @@ class Values:
 
 
 class ConfigurationSettings:
-    """Settings by name. Reading one marks it as used; mistakes are collected, so that all are reported together."""
+    """Settings by name. Mistakes are collected, so that all are reported together."""
 
     def __init__(self, file: str, found: Iterable[Setting], prefix: str = "") -> None:
         self.file, self.prefix = file, prefix
         self.by_name: dict[str, Setting] = {}
-        self.used: set[str] = set()
         self.mistakes: list[tuple[int, str]] = []
         self.notes: list[str] = []
         for setting in found:
@@ -121,7 +120,6 @@ class ConfigurationSettings:
 
     def raw(self, name: str) -> Any:
         """Return the value as read, or None."""
-        self.used.add(name)
         setting = self.by_name.get(name)
         return None if setting is None else setting.value
 
@@ -184,7 +182,3 @@ class ConfigurationSettings:
         if isinstance(value, (list, tuple)):
             return [str(item) for item in value]
         return str(value).strip("[]").replace(",", " ").split()
-
-    def unused(self) -> list[Setting]:
-        """Return the settings that no one read, by line."""
-        return sorted((s for n, s in self.by_name.items() if n not in self.used), key=lambda s: (s.line, s.name))

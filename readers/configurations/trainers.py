@@ -25,14 +25,9 @@ _NAMES = tables_of("trainers")
 FLAVORS = {tuple(key.split()): model for key, model in _NAMES["torchtitan-flavors"].items()}
 """torchtitan's models by name and flavor."""
 TITAN_DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree")
-TITAN = _NAMES["torchtitan"]
-MAXTEXT = _NAMES["maxtext"]
 MINDFORMERS_DEGREES = ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel")
-MINDFORMERS = _NAMES["mindformers"]
 SIZES = _NAMES["hugging-face"]
 """Keys of `config.json`, and Megatron's names."""
-DEGREES = _NAMES["bridge"]
-"""Columns, and Megatron's names of their settings."""
 RECIPES = _NAMES["bridge-precisions"]
 """Precisions, and Megatron's recipes of 8-bit and 4-bit matmuls."""
 
@@ -93,7 +88,7 @@ def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
         known = ", ".join(f"{model} {size}" for model, size in FLAVORS)
         raise found.wrong("model.flavor", f"is {flavor!r} of {name!r}; known are {known}")
     settings = preset_settings(preset) | _settings("expert-tensor-parallel-size=1")
-    for path, target in TITAN.items():
+    for path, target in _NAMES["torchtitan"].items():
         if found.count(path):
             settings[target] = found.under(target, path)
     if found.count("parallelism.tensor_parallel_degree", 1) > 1:
@@ -132,7 +127,7 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
             note = "; ".join(did_you_mean(name, list(PRESETS))) or f"known are {', '.join(PRESETS)}"
             raise found.wrong("model_name", f"is {name!r}; {note}")
         settings |= preset_settings(preset)
-    for path, target in MAXTEXT.items():
+    for path, target in _NAMES["maxtext"].items():
         if found.count(path) and (name == "default" or target == "seq-length"):
             settings[target] = found.under(target, path)
     for pair, more in _NAMES["maxtext-values"].items():
@@ -174,7 +169,7 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the settings of a mindformers file."""
     settings = _settings("@usual @half")
     for path, setting in found.by_path.items():
-        for tail, target in MINDFORMERS.items():
+        for tail, target in _NAMES["mindformers"].items():
             if (path.endswith("." + tail) or path == tail) and ("model_config" in path or "." in tail):
                 settings[target] = Setting(target, setting.value, setting.line, path)
     first, shared = "moe_config.first_k_dense_replace", "moe_config.shared_expert_num"
@@ -334,7 +329,7 @@ def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:
 def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
     """Yield the settings of a row, with Megatron's names. Raise MspcError if its model is not known."""
     found = preset_settings(preset_of(row))
-    for column, name in DEGREES.items():
+    for column, name in _NAMES["bridge"].items():
         number = first_number(str(row.get(column, "")))
         if number is not None and not (name.startswith("num-virtual") and number == 1):
             found[name] = Setting(name, number, shown=column)

@@ -1,5 +1,6 @@
 """Memory and step time of training runs beside figures that can be counted by hand, and beside public measurements."""
 
+import itertools
 import json
 import statistics
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from mspc.analysis.cost.machine import KNOWN_MACHINES, Link, Rate
 from mspc.analysis.cost.training.alternatives import best
+from mspc.analysis.cost.training.constants import assumptions
 from mspc.analysis.cost.training.model_shape import Recomputation, TrainingRun
 from mspc.analysis.cost.training.stage_memory import in_flight, stage_layers, stage_memory, stage_parameters
 from mspc.analysis.cost.training.step_time import kernels, model_operations, peak_bounds, step_time
@@ -149,6 +151,59 @@ def test_faster_settings_fit_and_divide() -> None:
     assert all(each.peak <= H100.capacity and each.run.global_batch % each.run.data == 0 for each in found)
 
 
+WIDE = {"hidden-size": 4096, "num-attention-heads": 32, "fp8-format": "hybrid", "fp8-recipe": "mxfp8"}
+
+
+def test_first_and_last_layers_stay_in_half_precision() -> None:
+    ends = {"num-layers-at-start-in-bf16": 0, "num-layers-at-end-in-bf16": 4}
+    eight, mixed = (run_of(GPT | WIDE | more) for more in ({}, ends | {"first-last-layers-bf16": True}))
+    assert run_of(GPT | WIDE | ends).half_layers == eight.half_layers == (0, 0) != mixed.half_layers
+    assert [mixed.at_layer(number).eight for number in (0, 7, 8, 11)] == ["mxfp8", "mxfp8", "", ""]
+    assert step_time(eight, H100).seconds < step_time(mixed, H100).seconds
+    assert stage_memory(eight, 0).peak < stage_memory(mixed, 0).peak
+
+
+def test_four_bits_are_faster_on_machines_that_have_them() -> None:
+    four = run_of(GPT | {"hidden-size": 8192, "num-attention-heads": 64, "fp4-format": "e2m1"})
+    eight = replace(four, eight="mxfp8")
+    assert four.eight == "nvfp4"
+    assert stage_memory(four, 0).peak == stage_memory(eight, 0).peak
+    matmuls = [step_time(run, KNOWN_MACHINES["gb200"]).parts["matmuls"] for run in (four, eight)]
+    assert matmuls[0] < 0.6 * matmuls[1]
+
+
+def test_attention_in_eight_bits_skips_no_keys_and_wide_heads_gain_most() -> None:
+    """cuDNN's times on GB200: causal, 4,096 tokens; a window of 128 in 8 bits is slower than in half precision."""
+    times: dict[tuple[int, int], list[float]] = {}
+    for head, window in ((128, 0), (192, 0), (64, 0), (64, 128)):
+        more = {"kv-channels": head, "seq-length": 4096, "max-position-embeddings": 4096}
+        run = run_of(GPT | WIDE | more | ({"window-size": f"({window},0)"} if window else {}))
+        both = run, replace(run, eight_attention=True)
+        times[head, window] = [step_time(each, KNOWN_MACHINES["gb200"]).parts["attention"] for each in both]
+    assert times[128, 0][1] == pytest.approx(times[128, 0][0], rel=0.05)
+    assert times[192, 0][1] < 0.8 * times[192, 0][0]
+    assert times[64, 0][0] > 0.8 * times[128, 0][0]
+    assert times[64, 128][0] < 0.3 * times[64, 0][0]
+    assert times[64, 128][1] > times[64, 128][0]
+
+
+def test_few_rows_for_each_expert_take_longer() -> None:
+    """The same rows of a rank, over 8 experts of it or over 64."""
+    sizes = {"hidden-size": 2048, "num-experts": 64, "moe-router-topk": 8, "global-batch-size": 256}
+    degrees = {"tensor-model-parallel-size": 1, "expert-tensor-parallel-size": 1}
+    few = run_of(GPT | GROUPED | sizes | degrees | {"expert-model-parallel-size": 8}, 128)
+    near, far = (step_time(each, KNOWN_MACHINES["b300"]).parts for each in (few, replace(few, expert=1)))
+    assert near["memory"] < far["memory"]
+    assert near["matmuls"] == far["matmuls"]
+
+
+def test_assumptions_are_those_of_the_run() -> None:
+    plain, experts = (assumptions(run_of(GPT | more)) for more in ({}, GROUPED))
+    assert plain == ["600 MiB of the CUDA context"]
+    assert set(plain) < set(experts)
+    assert any("busiest experts" in each for each in experts)
+
+
 def rows(name: str) -> list[dict[str, Any]]:
     file = SHARED / name
     if not file.is_file():
@@ -210,6 +265,7 @@ def test_throughput_beside_public_measurements() -> None:
         errors.setdefault(name, []).append(abs(measured / time.seconds - 1))
     assert len(errors) == 5
     assert all(statistics.median(each) <= (0.1 if name == "h100" else 0.15) for name, each in errors.items())
+    assert statistics.median(itertools.chain.from_iterable(errors.values())) <= 0.085
 
 
 def test_recomputed_modules_take_time() -> None:

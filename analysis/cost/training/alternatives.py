@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.training.constants import VALUES
 from mspc.analysis.cost.training.model_shape import AttentionShape, Recomputation, TrainingRun
-from mspc.analysis.cost.training.stage_memory import CONTEXT, stage_memory
+from mspc.analysis.cost.training.stage_memory import stage_memory
 from mspc.analysis.cost.training.step_time import step_time
 from mspc.ir.late_dataclass import dataclass
 
@@ -71,7 +72,7 @@ def best(run: TrainingRun, machine: Machine, most: int) -> list[FasterRun]:
     timed = [(step_time(other, machine).seconds, repr(other.recomputation), other) for other in alternatives(run)]
     found: list[FasterRun] = []
     for seconds, _, other in sorted(timed, key=lambda each: each[:2]):
-        peak = max(stage_memory(other, stage).peak for stage in range(other.pipeline)) + CONTEXT
+        peak = max(stage_memory(other, stage).peak for stage in range(other.pipeline)) + VALUES["CONTEXT"]
         if not machine.capacity or peak <= machine.capacity:
             found.append(FasterRun(other, seconds, peak))
         if len(found) == most:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mspc.analysis.cost.training.constants import VALUES
 from mspc.analysis.cost.training.model_shape import (
     AttentionShape,
     FeedForwardShape,
@@ -77,6 +78,14 @@ def parameters(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
     return dense, experts
 
 
+def expert_rows(run: TrainingRun, layer: ModelLayer) -> int:
+    """Return the rows that the experts of one rank compute for a micro-batch, on average; 0 without experts."""
+    f = layer.feed
+    if f is None or not f.experts:
+        return 0
+    return run.tokens(layer.sequence) // run.rows * f.choices * run.expert_tensor
+
+
 def _input_bytes(run: TrainingRun) -> int:
     """Return the bytes of an element that a matmul stores of its input."""
     return 1 if run.eight else HALF
@@ -103,7 +112,7 @@ def stored(run: TrainingRun, layer: ModelLayer) -> Iterator[tuple[str, int]]:
         if "mlp_norm" not in how.offloaded:
             yield "residuals", outside * HALF
         yield "norms", 2 * SINGLE * tokens // run.rows
-        yield from _stored_feed(run, layer.feed, tokens, outside)
+        yield from _stored_feed(run, layer, tokens, outside)
         yield "masked values", (2 * bool(run.widths) + run.widths) * outside * HALF
         yield "dropout masks", outside * MASK * bool(run.model.dropout)
 
@@ -151,8 +160,8 @@ def _stored_mamba(run: TrainingRun, m: MambaShape, tokens: int) -> Iterator[tupl
         yield "masked values", (2 * (inner + mixed + m.heads) + run.widths * inner) // t * tokens * HALF
 
 
-def _stored_feed(run: TrainingRun, f: FeedForwardShape, tokens: int, outside: int) -> Iterator[tuple[str, int]]:
-    modules = run.recomputation.modules
+def _stored_feed(run: TrainingRun, layer: ModelLayer, tokens: int, outside: int) -> Iterator[tuple[str, int]]:
+    f, modules = layer.feed or FeedForwardShape(0), run.recomputation.modules
     if not f.experts:
         if "mlp" in modules:
             return
@@ -164,14 +173,13 @@ def _stored_feed(run: TrainingRun, f: FeedForwardShape, tokens: int, outside: in
         return
     if "layernorm" not in modules:
         yield "norms", outside * HALF
-    near = tokens // run.rows
-    yield "router", near * f.experts * (2 * SINGLE + MASK)
+    yield "router", tokens // run.rows * f.experts * (2 * SINGLE + MASK)
     if f.shared:
         if run.eight:
             yield "shared experts", tokens // run.rows * run.model.hidden
         if "shared_experts" not in modules:
             yield from _stored_dense(run, f.shared // run.tensor, f, tokens, "shared experts")
-    copies = near * f.choices * run.expert_tensor
+    copies = expert_rows(run, layer)
     if "expert_fc1" not in run.recomputation.offloaded:
         yield "experts", copies * f.rows(run.model.hidden) * _input_bytes(run)
     yield from _stored_dense(run, f.width // run.expert_tensor, f, copies, "experts")
@@ -201,7 +209,7 @@ def working(run: TrainingRun, layer: ModelLayer) -> int:
             wide = mixer.queries + mixer.rotary
             most = max(most, (heads * (wide + 2 * mixer.values) + 2 * groups * wide) * tokens * HALF)
             if run.backend not in ("fused", "flash"):
-                most = max(most, 2 * heads * tokens * (mixer.keys or layer.sequence) * HALF)
+                most = max(most, VALUES["SOFTMAX_VALUES"] * heads * tokens * (mixer.keys or layer.sequence) * HALF)
         else:
             inner, states = mixer.heads * mixer.head, mixer.heads * mixer.head * mixer.state // mixer.chunk
             wide = 2 * inner + 2 * (inner + 2 * mixer.groups * mixer.state)
@@ -210,7 +218,7 @@ def working(run: TrainingRun, layer: ModelLayer) -> int:
     if f is not None:
         inner, seen = f.width // run.tensor, tokens
         if f.experts:
-            inner, seen = f.width // run.expert_tensor, tokens // run.rows * f.choices * run.expert_tensor
+            inner, seen = f.width // run.expert_tensor, expert_rows(run, layer)
         most = max(most, (inner * (3 if f.gated else 2) + h) * seen * HALF)
         if not run.fused_gradients:
             most += inner * h * (2 if f.gated else 1) * HALF

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from mspc.ir.late_dataclass import dataclass
 
@@ -50,7 +50,6 @@ class FeedForwardShape:
 
     width: int
     gated: bool = False
-    activation: str = "gelu"
     experts: int = 0
     choices: int = 1
     shared: int = 0
@@ -121,7 +120,8 @@ class TrainingRun:
     an even split. sharding: "none", "states", "gradients" or "parameters" are divided over data-parallel ranks;
     `divided` ranks share them (0: all), and groups of these the states if `outer_states` is true. parameter, gradient,
     state: bytes of an element. eight: recipe of 8-bit matmuls or ""; eight_attention, eight_output: attention and the
-    output layer are in 8 bits, too. fused_gradients: weight gradients are added in the matmul. loss: "plain", "native"
+    output layer are in 8 bits, too; half_layers: the first and the last layers, whose matmuls stay in half precision.
+    fused_gradients: weight gradients are added in the matmul. loss: "plain", "native"
     or "te". backend: "fused", "flash", "unfused" or "local". library: "te" or "local" kernels. masked: the data loader
     makes an attention mask. deferred_embedding: micro-batches whose logits wait for the output layer's weight gradient.
     frozen: elements of frozen modules beside the model, whose own weights are frozen, too, if it is not 0; they are
@@ -155,6 +155,7 @@ class TrainingRun:
     eight: str = ""
     eight_attention: bool = False
     eight_output: bool = False
+    half_layers: tuple[int, int] = (0, 0)
     fused_gradients: bool = True
     loss: str = "plain"
     backend: str = "fused"
@@ -188,6 +189,12 @@ class TrainingRun:
     def rows(self) -> int:
         """Ranks over which the tokens between tensor-parallel regions are divided."""
         return self.tensor if self.sequence_parallel else 1
+
+    def at_layer(self, number: int) -> TrainingRun:
+        """Return the run with the precision of one layer."""
+        first, last = self.half_layers
+        inside = first <= number < len(self.model.layers) - last
+        return self if inside or not self.eight else replace(self, eight="", eight_attention=False)
 
     def tokens(self, sequence: int) -> int:
         """Return the tokens of one micro-batch on a rank outside of sequence-parallel regions."""

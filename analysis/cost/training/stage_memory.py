@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from itertools import accumulate, pairwise
 
+from mspc.analysis.cost.training.constants import VALUES
 from mspc.analysis.cost.training.layer_costs import HALF, MASK, SINGLE, norm_parameters, parameters, stored, working
 from mspc.analysis.cost.training.model_shape import ModelLayer, TrainingRun
 from mspc.ir.late_dataclass import dataclass
-
-MEBI = 1 << 20
-WORKSPACES, OVERLAPPED_WORKSPACES = 3 * 32 * MEBI, 2 * 32 * MEBI
-"""Workspaces of matmuls on Hopper: PyTorch's cuBLAS workspace of 32 MiB for the thread of the forward pass and for that
-of autograd (`getChosenWorkspaceSize` in aten/src/ATen/cuda/CUDABlas: 32 MiB from compute capability 9.0; one per handle
-and stream), and Transformer Engine's of 32 MiB (`get_cublas_workspace_size_bytes`), which becomes three, one for each
-stream of overlapped tensor parallelism (`initialize_ub`)."""
-GROUPED_WORKSPACES = 4 * 32 * MEBI
-"""Workspaces of Transformer Engine's grouped matmuls, one for each of four streams (`get_cublas_workspace`)."""
-UNEVEN_ROUTING, UNTRAINED_SHARE = 1.25, 0.4
-"""Rows of the busiest rank of an expert-parallel group, relative to the average, if an auxiliary loss evens them out:
-the capacity factor of Fedus et al., "Switch Transformers" (2021). A bias that grows by 1e-3 a step, as in DeepSeek-V3's
-recipe, takes hundreds of steps: the share of the way from even routing to one in which all tokens choose the same
-experts. Both are assumptions, and no measurements of routing; the peaks of that recipe lie 0.3 to 0.47 of the way."""
-CONTEXT = 600 * MEBI
-"""CUDA context and modules of a process, outside the allocator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +80,7 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     layers = [model.layers[i] for chunk in chunks for i in chunk]
     found: Counter[str] = Counter()
     _add_states(run, layers, first, last, found)
-    activations = [_chunk_activations(run, [model.layers[i] for i in chunk]) for chunk in chunks]
+    activations = [_chunk_activations(run, chunk) for chunk in chunks]
     for chunk in in_flight(run, stage):
         found.update(activations[chunk])
     tokens = run.tokens(model.sequence)
@@ -124,9 +109,9 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     if run.sharding == "parameters":
         found["parameters of one unit in full"] += _largest_unit(run, layers, first, last, loss >= widest)
     found["loss" if loss >= widest else "temporary"] += max(loss, widest)
-    found["workspaces"] += WORKSPACES + OVERLAPPED_WORKSPACES * run.overlapped_tensor + GROUPED_WORKSPACES * any(
-        layer.feed is not None and layer.feed.experts and layer.feed.grouped for layer in layers
-    )  # fmt: skip
+    grouped = any(layer.feed is not None and layer.feed.experts and layer.feed.grouped for layer in layers)
+    found["workspaces"] += VALUES["WORKSPACES"] + VALUES["GROUPED_WORKSPACES"] * grouped
+    found["workspaces"] += VALUES["OVERLAPPED_WORKSPACES"] * run.overlapped_tensor
     found["inference cache"] += run.reserved
     if run.frozen and run.parameter < SINGLE:
         rest = sum(found.values()) - found["weights"]
@@ -217,21 +202,22 @@ def stage_parameters(run: TrainingRun, layers: list[ModelLayer], first: bool, la
     return dense, experts
 
 
-def _chunk_activations(run: TrainingRun, layers: list[ModelLayer]) -> Counter[str]:
+def _chunk_activations(run: TrainingRun, chunk: Sequence[int]) -> Counter[str]:
     """Return the stored bytes of a chunk's layers for one micro-batch, by name."""
     found: Counter[str] = Counter()
     how = run.recomputation
     if how.granularity == "full":
-        count = min(how.layers, len(layers)) if how.block else len(layers)
-        inputs = count if how.block else -(-len(layers) // how.layers)
-        edge = run.tokens(layers[0].sequence) * run.model.hidden // run.rows if layers else 0
+        count = min(how.layers, len(chunk)) if how.block else len(chunk)
+        inputs = count if how.block else -(-len(chunk) // how.layers)
+        edge = run.tokens(run.model.layers[chunk[0]].sequence) * run.model.hidden // run.rows if chunk else 0
         found["activations: residuals"] += inputs * edge * HALF
-        rest = layers[count:]
+        rest = chunk[count:]
     else:
         # A layer on the host is computed while the one before it is copied.
-        rest = layers[max(0, how.host_layers - 2) :]
-    for layer in rest:
-        for name, nbytes in stored(run, layer):
+        rest = chunk[max(0, how.host_layers - 2) :]
+    for number in rest:
+        layer = run.model.layers[number]
+        for name, nbytes in stored(run.at_layer(number), layer):
             found[f"activations: {name}"] += busiest(run, layer, name, nbytes)
     return found
 
@@ -242,6 +228,6 @@ def busiest(run: TrainingRun, layer: ModelLayer, name: str, nbytes: int) -> int:
     if name != "experts" or run.expert == 1 or f is None or f.routing == "forced":
         return nbytes
     if f.routing == "loss":
-        return int(nbytes * UNEVEN_ROUTING)
+        return int(nbytes * VALUES["UNEVEN_ROUTING"])
     collapsed = min(f.choices, f.experts // run.expert) * run.expert / f.choices
-    return int(nbytes * (1 + UNTRAINED_SHARE * (collapsed - 1)))
+    return int(nbytes * (1 + VALUES["UNTRAINED_SHARE"] * (collapsed - 1)))

@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 
 from mspc.analysis.cost.machine import EIGHT_BIT_SHARE, HOST_COPIES, NVFP4, PRODUCTS, Machine, Rate, of_eight_bits
-from mspc.analysis.cost.training.layer_costs import HALF, SINGLE, parameters, stored
+from mspc.analysis.cost.training.constants import VALUES
+from mspc.analysis.cost.training.layer_costs import HALF, SINGLE, expert_rows, parameters, stored
 from mspc.analysis.cost.training.model_shape import (
     AttentionShape,
     FeedForwardShape,
+    MambaShape,
     ModelLayer,
     Recomputation,
     TrainingRun,
@@ -26,23 +28,6 @@ from mspc.analysis.cost.training.model_shape import (
 from mspc.analysis.cost.training.stage_memory import offloaded_bytes, stage_layers, stage_memory, stage_parameters
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT32
-
-HOST_KERNEL, HOST_LOCAL, HOST_RUN, HOST_STEP = 55e-6, 38e-6, 0.8e-3, 28e-3
-"""Seconds of the host for a kernel of Transformer Engine's modules and of Megatron's own, for a chunk's run on a
-micro-batch, and for a step (data, optimizer, logs). Fitted by least absolute errors and random search over the 56 rows
-of 8 GPUs of Megatron-LM's tests, whose devices wait for their hosts: 11 % is the median error over these rows. Equal
-configurations differ by up to 65 % there."""
-SPEED_UP = 0.17
-"""Logarithm of the speed that a year of work on a trainer adds: the median of 58 pairs of releases of Megatron-Bridge
-with the same settings in its performance summary, of which 41 became faster."""
-FORWARD_PASSES, BACKWARD_PASSES = 2, 3
-"""Passes over the stored bytes of a layer: written and read forward; read, and their gradients written and read."""
-LOSS_PASSES = {"plain": 54, "native": 34, "te": 10}
-"""Bytes of memory traffic per logit. Plain: conversion to Float32 (6), maximum (4), difference, exponential and
-division in place (24), sum (4), gradient in place (8), conversion back (6), output of the matmul (2)."""
-UPDATE_BYTES = 44
-"""Bytes of memory traffic per element of an Adam update: gradient cleared, summed for its norm and read (12), weights
-and two moments read and written (24), half-precision weights written (2), their copies gathered (6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +77,7 @@ def kernels(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
         if feed.experts:
             forward += (45 if feed.grouped else 15) + (10 if feed.shared else 0)
             forward += 0 if feed.grouped else 4 * feed.experts // run.expert
-            forward += BIAS_KERNELS * feed.experts // run.expert * _adds_biases(run, feed)
+            forward += VALUES["BIAS_KERNELS"] * feed.experts // run.expert * _adds_biases(run, feed)
             # Router, and counts and maps of the rows that go to each expert.
             forward -= 15 * ("moe_router" in run.graphs) + 15 * ("moe_preprocess" in run.graphs)
     between = 2 if run.tensor > 1 else 0
@@ -113,16 +98,20 @@ def layer_operations(run: TrainingRun, layer: ModelLayer) -> tuple[float, float,
     routed = 0.0
     if f is not None and f.experts:
         one = experts / max(1, f.experts // run.expert)
-        routed = 2.0 * one * tokens / run.rows * f.choices * run.expert_tensor
-    scores = 0.0
-    for mixer in layer.mixers:
-        if isinstance(mixer, AttentionShape):
-            seen = mixer.keys or min(layer.sequence, mixer.window or layer.sequence)
-            width = mixer.queries + mixer.rotary + mixer.values
-            scores += 2.0 * tokens * seen * width * mixer.heads / run.tensor / (2 if mixer.causal else 1)
-        else:
-            scores += tokens * mixer.heads * mixer.head * (2.0 * mixer.chunk + 4.0 * mixer.state) / run.tensor
-    return 2.0 * dense * tokens, routed, scores
+        routed = 2.0 * one * expert_rows(run, layer)
+    return 2.0 * dense * tokens, routed, sum(mixer_operations(run, layer, mixer) for mixer in layer.mixers)
+
+
+def mixer_operations(run: TrainingRun, layer: ModelLayer, mixer: AttentionShape | MambaShape, tile: int = 0) -> float:
+    """Return the floating-point operations of a mixer between its matmuls, forward. tile: keys beside a window that
+    are computed with it."""
+    tokens = run.tokens(layer.sequence) / run.tensor
+    if not isinstance(mixer, AttentionShape):
+        return tokens * mixer.heads * mixer.head * (2.0 * mixer.chunk + 4.0 * mixer.state)
+    keys = mixer.keys or layer.sequence
+    window = min(keys, mixer.window + tile) if mixer.window else keys
+    seen = window * (1 - window / keys / 2) if mixer.causal else window
+    return 2.0 * tokens * seen * (mixer.queries + mixer.rotary + mixer.values) * mixer.heads
 
 
 def recomputed_operations(run: TrainingRun, layer: ModelLayer) -> tuple[float, float, float]:
@@ -171,7 +160,7 @@ def step_time(run: TrainingRun, machine: Machine) -> StepTime:
     once, exchanged = _update_time(run, machine, one)
     parts.update(once)
     launched = sum(sum(kernels(run, layer)) for layer in run.model.layers) // run.pipeline * count
-    slower = math.exp(-SPEED_UP * run.software)
+    slower = math.exp(-VALUES["SPEED_UP"] * run.software)
     parts = Counter({name: seconds * slower for name, seconds in parts.items()})
     total = sum(parts.values())
     after = once["host of a step"] + once.get("update", 0.0)
@@ -227,13 +216,14 @@ def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter
     keep busy."""
     found: Counter[str] = Counter()
     loads: Counter[str] = Counter()
-    layers = [run.model.layers[number] for chunk in stage_layers(run)[stage] for number in chunk]
+    numbers = [number for chunk in stage_layers(run)[stage] for number in chunk]
+    layers = [run.model.layers[number] for number in numbers]
     started = sum(sum(kernels(run, layer)) for layer in layers)
-    loads["host"] = started * (HOST_LOCAL if run.library == "local" else HOST_KERNEL)
-    loads["host"] += HOST_RUN * run.chunks * ("all" not in run.graphs)
+    loads["host"] = started * (VALUES["HOST_LOCAL"] if run.library == "local" else VALUES["HOST_KERNEL"])
+    loads["host"] += VALUES["HOST_RUN"] * run.chunks * ("all" not in run.graphs)
     last = stage == run.pipeline - 1
-    for layer in [*layers, *([run.model.layers[-1]] * run.model.predictions if last else ())]:
-        _add_layer(run, machine, layer, found, loads)
+    for number in [*numbers, *([len(run.model.layers) - 1] * run.model.predictions if last else ())]:
+        _add_layer(run.at_layer(number), machine, run.model.layers[number], found, loads)
     for layer in layers[: run.recomputation.host_layers]:
         loads["copies to the host"] += 2 * machine.moving_seconds(sum(n for _, n in stored(run, layer)), HOST_COPIES)
     found["offload"] += max(0.0, loads["copies to the host"] - sum(found.values()))
@@ -245,32 +235,33 @@ def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter
 
 def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Counter[str], loads: Counter[str]) -> None:
     """Add the parts of a layer's forward and backward pass, and the seconds for which they keep each resource busy."""
-    dense, routed, scores = layer_operations(run, layer)
-    again = 1 if run.recomputation.granularity == "full" else 0
-    rate = matmul_rate(run, machine)
-    half = machine.work_rate(PRODUCTS, BFLOAT16)
+    dense, routed, _ = layer_operations(run, layer)
+    f, rate = layer.feed, matmul_rate(run, machine)
     selective = run.recomputation.granularity == "selective"
     every = sum(n for _, n in stored(replace(run, recomputation=Recomputation()) if selective else run, layer))
-    dropped = every - sum(n for _, n in stored(run, layer)) if selective else every * again
-    nbytes = every * (FORWARD_PASSES + BACKWARD_PASSES) + dropped * FORWARD_PASSES
-    routed_passes = PERMUTED_PASSES + BIAS_PASSES * _adds_biases(run, layer.feed)
-    nbytes += routed_passes * _routed_bytes(run, layer) + _scanned_bytes(run, layer)
+    dropped = every * (run.recomputation.granularity == "full")
+    if selective:
+        dropped = every - sum(n for _, n in stored(run, layer))
+    nbytes = every * (VALUES["FORWARD_PASSES"] + VALUES["BACKWARD_PASSES"]) + dropped * VALUES["FORWARD_PASSES"]
+    routed_passes = VALUES["PERMUTED_PASSES"] + VALUES["BIAS_PASSES"] * _adds_biases(run, f)
+    nbytes += routed_passes * _routed_bytes(run, layer)
+    nbytes += VALUES["GROUPED_BYTES"] * (_expert_elements(run, layer) + parameters(run, layer)[1])
     more = recomputed_operations(run, layer)
     if run.eight:
         # Operands are read in half precision and written twice in 8 bits, by rows and by columns: forward the inputs of
         # four matmuls, backward the gradients of their results.
-        nbytes += CONVERTED_BYTES.get(run.eight, CONVERTED) * _matmul_elements(run, layer)
-    share = SCAN_SHARE
-    if any(isinstance(mixer, AttentionShape) for mixer in layer.mixers):
-        share = ATTENTION_SHARE * (EIGHT_BIT_ATTENTION if run.eight_attention else 1.0)
+        converted = "CONVERTED_BLOCKS" if run.eight in ("mxfp8", "nvfp4") else "CONVERTED"
+        nbytes += VALUES[converted] * _matmul_elements(run, layer)
     parts = {
-        "matmuls": ((2 if run.frozen else 3) * (dense + routed / GROUPED_SHARE) + more[0] + more[1] / GROUPED_SHARE)
-        / rate.at(dense + routed),
-        "attention": (3.5 * scores + more[2]) / (half.at(scores) * share),
+        "matmuls": ((2 if run.frozen else 3) * (dense + routed) + more[0] + more[1]) / rate.at(dense + routed),
+        "attention": sum(_mixer_time(run, machine, layer, mixer, more[2] > 0) for mixer in layer.mixers),
         "memory": machine.moving_seconds(nbytes),
     }
     work = sum(parts.values())
     loads["device"] += work
+    if f is not None and f.experts and not run.fused_experts and "all" not in run.graphs:
+        started = 6 * VALUES["GROUPED_LAUNCH"] * (f.experts // run.expert)
+        parts["host"] = max(0.0, started - 3 * routed / rate.at(routed))
     for dimension, (seconds, exposed) in _layer_communication(run, machine, layer).items():
         loads[f"links, {dimension}"] += seconds
         # No more than the layer's work hides a collective that overlaps it.
@@ -282,29 +273,27 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
     found.update(parts)
 
 
-ATTENTION_SHARE = 1.0
-"""Rate of fused attention relative to matmuls of layers: FlashAttention-3's forward and backward pass on an H100
-together (Shah et al., 2024: 740 and 560 TFLOP/s at best)."""
-EIGHT_BIT_ATTENTION = 1.5
-"""Rate of attention in 8 bits relative to half precision: FlashAttention-3's forward pass on an H100 reaches 1.6."""
-SCAN_SHARE, GROUPED_SHARE = 0.04, 0.6
-"""Rates relative to matmuls of layers: of the scan of Mamba-2, matmuls of 64 to 256 rows between passes over memory;
-of the grouped matmuls of experts. Both and `PERMUTED_PASSES` are fitted over 149 published rows of Megatron-Bridge on
-five machines. Rows of a model that is left out have a median error of 7.7 % on H100 and 9.2 % on other machines; 126
-rows that were not used have 6.5 % and 7.8 %."""
-CONVERTED, CONVERTED_BYTES = 4, {"mxfp8": 8, "nvfp4": 16}
-"""Bytes of memory traffic to convert an element of an operand to 8 bits: read, and written by rows and by columns. With
-a scale for every 32 elements, rows and columns are converted apart, and scales are put into another order. Operands of
-4 bits are also rotated and rounded at random. Set beside published rows of LLaMA 3 in three precisions."""
-SCAN_PASSES, CONVOLUTION_PASSES = 12, 6
-"""Passes over the states of Mamba-2's chunks, in Float32: written, passed on and read, again in the backward pass, and
-their gradients; and over the values that its convolution makes again."""
-BIAS_KERNELS, BIAS_PASSES = 3, 28
-"""Kernels forward for each expert whose bias is scaled by probabilities and added in Float32; and passes over the rows
-in half precision: product (2), sum (5), joined (4), converted (3), and as many backward."""
-PERMUTED_PASSES = 10
-"""Passes over the rows that experts read: permuted, sorted by expert, and back, each read and written, forward and
-backward."""
+def _mixer_time(
+    run: TrainingRun, machine: Machine, layer: ModelLayer, mixer: AttentionShape | MambaShape, again: bool
+) -> float:
+    """Return the seconds of a mixer between its matmuls, forward and backward; forward twice if it is recomputed."""
+    scores = mixer_operations(run, layer, mixer, VALUES["WINDOW_TILES"])
+    rate = machine.work_rate(PRODUCTS, BFLOAT16).at(scores)
+    if not isinstance(mixer, AttentionShape):
+        states = mixer.heads * mixer.head * mixer.state // mixer.chunk * SINGLE
+        mixed = (mixer.heads * mixer.head + 2 * mixer.groups * mixer.state) * HALF
+        passes = VALUES["SCAN_PASSES"] * states + VALUES["CONVOLUTION_PASSES"] * mixed
+        moved = machine.moving_seconds(passes // run.tensor * run.tokens(layer.sequence))
+        return (3.5 + again) * scores / (rate * VALUES["SCAN_SHARE"]) + moved
+    head, narrow = mixer.queries + mixer.rotary, VALUES["NARROW_ATTENTION"]
+    rate *= min(1.0, narrow + (1 - narrow) * (head / 64 - 1))
+    backward = 2.5 * scores
+    if run.eight_attention:
+        rate *= VALUES[f"ATTENTION_{'MXFP8' if run.eight == 'mxfp8' else 'FP8'}{'_WIDE' * (head > 128)}"]
+        backward = 2.5 * mixer_operations(run, layer, replace(mixer, window=0))
+    return ((1 + again) * scores + backward) / rate
+
+
 
 
 def matmul_rate(run: TrainingRun, machine: Machine) -> Rate:
@@ -327,11 +316,12 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
     nbytes = run.tokens(layer.sequence) * run.model.hidden * HALF
     f: FeedForwardShape | None = layer.feed
     if run.tensor > 1:
-        times = 2 * (len(layer.mixers) + (f is not None and not (f.experts and run.expert_tensor == 1)))
+        divided = f is not None and (not f.experts or run.expert_tensor > 1 or f.shared > 0)
+        times = 2 * (len(layer.mixers) + divided)
         group = group_ranks(run, "tensor")
         sent = 2 * nbytes * (run.tensor - 1) // run.tensor
         one = machine.collective_seconds("AllReduce", sent, group)
-        found["tensor"] = one * times, 0.3 if run.overlapped_tensor else 1.0
+        found["tensor"] = one * times, VALUES["EXPOSED_TENSOR"] if run.overlapped_tensor else 1.0
     if f is not None and f.experts and run.expert > 1:
         rows = _routed_bytes(run, layer)
         group = group_ranks(run, "expert")
@@ -340,24 +330,14 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
             parts = hosts if hosts > 1 else len(group)
             rows = int(rows * parts * (1 - (1 - 1 / parts) ** f.choices) / f.choices)
         one = machine.collective_seconds("AlltoAll", rows * (run.expert - 1) // run.expert, group)
+        one /= VALUES["FLEX_SPEED"] if f.dispatcher == "flex" and hosts == 1 else 1.0
         again = "moe" in run.recomputation.modules or run.recomputation.granularity == "full"
-        found["expert"] = (6 if again else 4) * one, 0.3 if run.overlapped_experts else 1.0
+        found["expert"] = (6 if again else 4) * one, VALUES["EXPOSED_EXPERTS"] if run.overlapped_experts else 1.0
     if run.context > 1:
         group = group_ranks(run, "context")
         keys = sum(2 * a.groups * a.values // run.tensor for a in layer.mixers if isinstance(a, AttentionShape))
         sent = run.tokens(layer.sequence) * keys * HALF * (run.context - 1)
-        found["context"] = 3 * machine.collective_seconds("AllGather", sent, group), 0.5
-    return found
-
-
-def _scanned_bytes(run: TrainingRun, layer: ModelLayer) -> int:
-    """Return the bytes that the scans of a layer's Mamba mixers move beside the values that they store."""
-    found = 0
-    for m in layer.mixers:
-        if not isinstance(m, AttentionShape):
-            states = m.heads * m.head * m.state // m.chunk * SINGLE
-            mixed = (m.heads * m.head + 2 * m.groups * m.state) * HALF
-            found += (SCAN_PASSES * states + CONVOLUTION_PASSES * mixed) // run.tensor * run.tokens(layer.sequence)
+        found["context"] = 3 * machine.collective_seconds("AllGather", sent, group), VALUES["EXPOSED_CONTEXT"]
     return found
 
 
@@ -375,21 +355,25 @@ def _matmul_elements(run: TrainingRun, layer: ModelLayer) -> int:
             columns = a.heads * (a.queries + a.values) + a.groups * (a.queries + a.values)
             elements += tokens * (2 * h // run.rows + columns // run.tensor)
     f = layer.feed
-    if f is not None:
-        rows = tokens if not f.experts else tokens // run.rows * f.choices * run.expert_tensor
-        degree = run.expert_tensor if f.experts else run.tensor
-        # A fused kernel of the experts' matmuls converts their operands where it makes them.
-        elements += rows * (2 * h + f.width * (3 if f.gated else 2) // degree) * (not (f.experts and run.fused_experts))
-    return elements
+    if f is not None and not f.experts:
+        elements += tokens * (2 * h + f.width * (3 if f.gated else 2) // run.tensor)
+    # A fused kernel of the experts' matmuls converts their operands as it makes them.
+    return elements if run.fused_experts else elements + _expert_elements(run, layer)
+
+
+def _expert_elements(run: TrainingRun, layer: ModelLayer) -> int:
+    """Return the elements of the inputs and results of the experts' matmuls for one micro-batch on one rank."""
+    f = layer.feed
+    if f is None:
+        return 0
+    columns = 2 * f.rows(run.model.hidden) + f.width * (3 if f.gated else 2) // run.expert_tensor
+    return expert_rows(run, layer) * columns
 
 
 def _routed_bytes(run: TrainingRun, layer: ModelLayer) -> int:
     """Return the bytes of the rows that a rank sends to experts for one micro-batch. A dispatcher that is not "flex"
     sends a row once to each expert, that one sends it once to each rank, and to each other host."""
-    f = layer.feed
-    if f is None or not f.experts:
-        return 0
-    return run.tokens(layer.sequence) * f.rows(run.model.hidden) * HALF // run.rows * f.choices * run.expert_tensor
+    return expert_rows(run, layer) * layer.feed.rows(run.model.hidden) * HALF if layer.feed is not None else 0
 
 
 def _add_loss(run: TrainingRun, machine: Machine, found: Counter[str], loads: Counter[str]) -> None:
@@ -399,7 +383,7 @@ def _add_loss(run: TrainingRun, machine: Machine, found: Counter[str], loads: Co
     operations = 6.0 * logits * model.hidden
     parts = {
         "matmuls": operations / (matmul_rate if run.eight_output else half_rate)(run, machine).at(operations),
-        "loss": machine.moving_seconds(logits * LOSS_PASSES[run.loss]),
+        "loss": machine.moving_seconds(logits * VALUES[f"LOSS_{run.loss.upper()}"]),
     }
     found.update(parts)
     loads["device"] += sum(parts.values())
@@ -413,9 +397,9 @@ def _update_time(run: TrainingRun, machine: Machine, one: float) -> tuple[dict[s
     expert_replicas = max(1, run.ranks // (run.pipeline * run.expert * run.expert_tensor))
     share, expert_share = (replicas, expert_replicas) if run.sharding != "none" else (1, 1)
     if run.frozen:
-        return {"host of a step": HOST_STEP}, 0.0
-    found = {"host of a step": HOST_STEP}
-    found["update"] = machine.moving_seconds((dense / share + experts / expert_share) * UPDATE_BYTES)
+        return {"host of a step": VALUES["HOST_STEP"]}, 0.0
+    found = {"host of a step": VALUES["HOST_STEP"]}
+    found["update"] = machine.moving_seconds((dense / share + experts / expert_share) * VALUES["UPDATE_BYTES"])
     if replicas == 1:
         return found, 0.0
     reduce = gather = 0.0
