@@ -132,19 +132,17 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
 def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:
     """Return the settings that make another run of a configuration, by the names of its tool."""
     old, settings = found.run, found.settings
+    even = [each.stages or len(each.model.layers) % (each.pipeline * each.chunks) == 0 for each in (old, run)]
+    uneven = ["false" if each else "true" for each in even]
     pairs: list[tuple[str, int | str, int | str]] = [
         ("tensor-model-parallel-size", old.tensor, run.tensor), ("context-parallel-size", old.context, run.context),
         ("pipeline-model-parallel-size", old.pipeline, run.pipeline),
         ("expert-model-parallel-size", old.expert, run.expert), ("micro-batch-size", old.micro_batch, run.micro_batch),
         ("num-virtual-stages-per-pipeline-rank", old.chunks, run.chunks),
-        ("account-for-embedding-in-pipeline-split", _uneven(old), _uneven(run)),
+        ("account-for-embedding-in-pipeline-split", uneven[0], uneven[1]),
         ("recompute-granularity", old.recomputation.granularity, run.recomputation.granularity or "none"),
     ]  # fmt: skip
     return {settings.shown(name): new for name, before, new in pairs if new != (before or "none")}
-
-
-def _uneven(run: TrainingRun) -> str:
-    return "true" if not run.stages and len(run.model.layers) % (run.pipeline * run.chunks) else "false"
 
 
 def _show_faster(found: Configuration, estimate: Estimate, faster: Sequence[FasterRun]) -> None:

@@ -32,8 +32,6 @@ PUBLISHED = {tuple(map(int, key.split())): rows for key, rows in _TABLES["publis
 """Rows of the vocabularies of published models, by hidden size, heads, feed-forward width and experts."""
 LLAVA: Mapping[str, int] = _TABLES["llava"]
 """Sizes of Megatron's LLaVA example that its arguments do not state."""
-T5 = ("encoder-num-layers", "decoder-num-layers", "vocab-extra-ids")
-"""Arguments that models with an encoder of text have."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Bytes of an element of optimizer states, by the name of its type."""
 SHARDINGS = {"optim": "states", "optim_grads": "gradients", "optim_grads_params": "parameters"}
@@ -56,7 +54,8 @@ def argument_settings(text: str) -> Iterator[Setting]:
 
 def family(found: ConfigurationSettings) -> str:
     """Return the family of model that the arguments describe: "t5", "bert", "hybrid" or "gpt"."""
-    if "img-h" not in found and any(name in found for name in T5):
+    names: tuple[str, ...] = ("encoder-num-layers", "decoder-num-layers", "vocab-extra-ids")
+    if "img-h" not in found and any(name in found for name in names):
         return "t5"
     if "hybrid-override-pattern" in found or "hybrid-layer-pattern" in found or "is-hybrid-model" in found:
         return "hybrid"
@@ -421,6 +420,8 @@ class MegatronReader:
             self.found.mistake(name, f"has {len(parts)} parts", f"a multiple of {pipeline} stages works")
             return ()
         borders = [*accumulate((part.count("t") if text else len(part) for part in parts), initial=0)]
+        if text and self.kind == "hybrid" and 2 * borders[-1] == len(model.layers):
+            borders = [2 * border for border in borders]  # a mixer and a feed-forward layer are one
         if borders[-1] != len(model.layers):
             self.found.mistake("pipeline-model-parallel-layout", f"has {borders[-1]} layers",
                                f"the model has {len(model.layers)}")  # fmt: skip

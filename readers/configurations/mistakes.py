@@ -6,6 +6,7 @@ megatron/training/arguments.py, `TransformerConfig.__post_init__`, and megatron/
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -135,22 +136,14 @@ def _check_names(found: ConfigurationSettings) -> None:
     for name, setting in found.by_name.items():
         if name in KNOWN or name.startswith(IGNORED_PREFIXES):
             continue
-        near = nearest(name, KNOWN)
-        if near and setting.line and len(near[0]) > 6 and _one_slip(name, near[0]):
+        near = nearest(name, KNOWN)[:1]
+        # One letter differs, or two change places.
+        if setting.line and len(name) > 6 and difflib.get_close_matches(name, near, 1, 1 - 1.001 / len(name)):
             found.mistake(name, "is no setting", f"{found.prefix}{near[0]} is one")
         else:
             unknown.append(found.shown(name))
     if unknown:
         found.notes.append(f"not known, so ignored: {', '.join(sorted(unknown))}")
-
-
-def _one_slip(name: str, other: str) -> bool:
-    """Return if two names differ in one letter, or in two that change places."""
-    if abs(len(name) - len(other)) > 1:
-        return False
-    start = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other)))
-    a, b = name[start:], other[start:]
-    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
 
 
 def check_run(found: ConfigurationSettings, run: TrainingRun) -> None:
@@ -223,7 +216,7 @@ def _check_attention(found: ConfigurationSettings, run: TrainingRun) -> None:
         _check_divisor(found, TENSOR, tensor, a.heads, "{} attention heads")
     elif not a.key_rank and a.groups % tensor and tensor % a.groups:
         _check_divisor(found, TENSOR, tensor, a.groups, "{} query groups")
-    elif not a.key_rank and a.groups < tensor and found.prefix != "--":
+    elif not a.key_rank and a.groups < tensor and not found.core:
         found.mistake(TENSOR, f"is {tensor}, more than {a.groups} query groups", f"{a.groups} works")
     _check_divisor(found, "num-query-groups", a.groups, a.heads, "{} attention heads")
     if "kv-channels" not in found and not a.key_rank:

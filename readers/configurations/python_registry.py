@@ -102,7 +102,15 @@ def _read(registry: Registry, name: str, found: dict[str, Setting], read: TextOf
                 flavors[variable] = list(_flavor(registry, call))
             case ast.Assign(targets=[ast.Attribute() as target], value=value):
                 path = ast.unparse(target).partition(".")[2]
+                inner: dict[str, Setting] = {}
+                _read_called(registry, value, inner, read, depth)
+                found.update((f"{path}.{key}", each) for key, each in inner.items())
                 found.update((each.name, each) for each in _values(registry, path, value, flavors))
+            case ast.AnnAssign(value=ast.Dict() as table) | ast.Assign(targets=[ast.Name()], value=ast.Dict() as table):
+                # Keyword arguments of a function that makes the configuration.
+                for key, value in zip(table.keys, table.values, strict=True):
+                    path = f"model.{key.value}" if isinstance(key, ast.Constant) else "model"
+                    found.update((each.name, each) for each in _values(registry, path, value, flavors))
             case ast.Expr(value=ast.Call() as call):
                 _read_called(registry, call, found, read, depth)
             case ast.Return(value=ast.Call() as call):
@@ -112,7 +120,7 @@ def _read(registry: Registry, name: str, found: dict[str, Setting], read: TextOf
                 continue
 
 
-def _read_called(registry: Registry, call: ast.Call, found: dict[str, Setting], read: TextOf, depth: int) -> None:
+def _read_called(registry: Registry, call: ast.expr, found: dict[str, Setting], read: TextOf, depth: int) -> None:
     """Add the values of the functions that a call and its arguments call, the innermost first."""
     for called in reversed([each.func.id for each in ast.walk(call) if isinstance(each, ast.Call)
                             and isinstance(each.func, ast.Name)]):  # fmt: skip

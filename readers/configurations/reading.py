@@ -76,7 +76,7 @@ def megatron_configuration(
     name: str, found: Sequence[Setting], ranks: int | None, sequence: int, prefix: str, family: str = "Megatron-LM"
 ) -> Configuration:
     """Return the configuration of settings with Megatron's names. Raise MspcError with all mistakes."""
-    settings = ConfigurationSettings(name, found, prefix)
+    settings = ConfigurationSettings(name, found, prefix, family.startswith("Megatron"))
     ranks = check_settings(settings, ranks)
     run = MegatronReader(settings, ranks, sequence).run()
     check_run(settings, run)
@@ -116,7 +116,10 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
         return megatron_configuration(shown, list(trainers.model_settings(found)), ranks, sequence, "", "Hugging Face")
     for stated, read, family in TOOLS:
         if trainers.fits(family, found):
-            found.check(broken("refused", family, found.value))
+            refused = ConfigurationSettings(shown, found.by_path.values())
+            for mistake in broken("refused", family, found.value):
+                refused.mistake(*mistake)
+            refused.check()
             ranks = ranks or stated(found)
             settings = [*_model_beside(path, family), *read(found, ranks)]
             named = re.search(r"_(\d+)gpu_([a-z]+\d+)_", str(found.value("recipe")))

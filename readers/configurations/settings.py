@@ -53,13 +53,10 @@ class Values:
         """Return the value at a path, or None."""
         return self.by_path[path].value if path in self.by_path else None
 
-    def line(self, path: str) -> int:
-        """Return the line of a path, or 0."""
-        return self.by_path[path].line if path in self.by_path else 0
-
     def under(self, name: str, path: str, value: Any = None) -> Setting:
         """Return a setting with Megatron's name and the place of a path; its value, unless another is given."""
-        return Setting(name, self.value(path) if value is None else value, self.line(path), path)
+        line = getattr(self.by_path.get(path), "line", 0)
+        return Setting(name, self.value(path) if value is None else value, line, path)
 
     def count(self, path: str, default: int = 0) -> int:
         """Return an integer of at least 1; the default for none, -1, 0 and "auto". Raise MspcError for another one."""
@@ -70,23 +67,16 @@ class Values:
             raise self.wrong(path, f"is {value!r}; it is an integer between 1 and {MAX_SIZE:,}")
         return value
 
-    def check(self, mistakes: Iterable[tuple[str, str, str]]) -> None:
-        """Raise MspcError with all mistakes, if there are any: a path, the problem and the remedy."""
-        all_found = ConfigurationSettings(self.file, self.by_path.values())
-        for path, problem, right in mistakes:
-            all_found.mistake(path, problem, right)
-        all_found.check()
-
     def wrong(self, path: str, problem: str) -> MspcError:
         """Return the error of a mistake at a path."""
-        return error_at(self.file, self.line(path), f"{path} {problem}")
+        return error_at(self.file, self.under(path, path).line, f"{path} {problem}")
 
 
 class ConfigurationSettings:
-    """Settings by name. Mistakes are collected, so that all are reported together."""
+    """Settings by name. Mistakes are collected, so that all are reported together. core: Megatron Core reads them."""
 
-    def __init__(self, file: str, found: Iterable[Setting], prefix: str = "") -> None:
-        self.file, self.prefix = file, prefix
+    def __init__(self, file: str, found: Iterable[Setting], prefix: str = "", core: bool = True) -> None:
+        self.file, self.prefix, self.core = file, prefix, core
         self.by_name: dict[str, Setting] = {}
         self.mistakes: list[tuple[int, str]] = []
         self.notes: list[str] = []

@@ -58,8 +58,8 @@ def _plain(name: str) -> str:
 
 def published(name: str) -> str:
     """Return the published model whose name a name such as `Qwen/Qwen3-4B-Instruct` begins with, or ""."""
-    plain = _plain(name.rpartition("/")[2])
-    names = plain, plain.replace("vl", "", 1)  # models of images and text are read as those of text
+    plain = re.sub(r"(\d)00m", r"0\1b", re.sub(r"(\d)p(\d)", r"\1\2", _plain(name.rpartition("/")[2])))
+    names = plain, re.sub("vl|text", "", plain, count=1)  # models of images and text are read as those of text
     return max((preset for preset in PRESETS if any(n.startswith(_plain(preset)) for n in names)), key=len, default="")
 
 
@@ -172,6 +172,12 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
         for tail, target in _NAMES["mindformers"].items():
             if (path.endswith("." + tail) or path == tail) and ("model_config" in path or "." in tail):
                 settings[target] = Setting(target, setting.value, setting.line, path)
+    own = {path.rpartition(".")[2]: each.value for path, each in found.by_path.items() if "model_config" in path}
+    wide, more, unit = (own.get(name) for name in ("hidden_size", "ffn_dim_multiplier", "multiple_of"))
+    if isinstance(wide, int) and isinstance(more, int | float) and own.get("intermediate_size") is None:
+        # The width of LLaMA 2's feed-forward layers, as its own program computes it.
+        width, unit = int(4 * wide * (more + 0.01)) * 2 // 3, unit if isinstance(unit, int) and unit > 0 else 256
+        settings["ffn-hidden-size"] = Setting("ffn-hidden-size", -(-width // unit) * unit)
     first, shared = "moe_config.first_k_dense_replace", "moe_config.shared_expert_num"
     settings |= _attention_and_experts(settings, found.value(first), found.value(shared))
     if found.count("parallel_config.model_parallel", 1) == 1:

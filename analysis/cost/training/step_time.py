@@ -57,7 +57,7 @@ def group_ranks(run: TrainingRun, dimension: str) -> range:
 
 def kernels(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
     """Return the kernels of a layer's forward and backward pass that the host starts one by one."""
-    forward = 0
+    forward, biased = 0, run.model.biased and not run.fused_experts
     for mixer in layer.mixers:
         if ("attn" if isinstance(mixer, AttentionShape) else "mamba") in run.graphs:
             continue
@@ -77,7 +77,7 @@ def kernels(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
         if feed.experts:
             forward += (45 if feed.grouped else 15) + (10 if feed.shared else 0)
             forward += 0 if feed.grouped else 4 * feed.experts // run.expert
-            forward += VALUES["BIAS_KERNELS"] * feed.experts // run.expert * _adds_biases(run, feed)
+            forward += VALUES["BIAS_KERNELS"] * feed.experts // run.expert * biased
             # Router, and counts and maps of the rows that go to each expert.
             forward -= 15 * ("moe_router" in run.graphs) + 15 * ("moe_preprocess" in run.graphs)
     between = 2 if run.tensor > 1 else 0
@@ -222,8 +222,11 @@ def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter
     loads["host"] = started * (VALUES["HOST_LOCAL"] if run.library == "local" else VALUES["HOST_KERNEL"])
     loads["host"] += VALUES["HOST_RUN"] * run.chunks * ("all" not in run.graphs)
     last = stage == run.pipeline - 1
+    kinds: dict[tuple[str, ModelLayer], list[int]] = {}
     for number in [*numbers, *([len(run.model.layers) - 1] * run.model.predictions if last else ())]:
-        _add_layer(run.at_layer(number), machine, run.model.layers[number], found, loads)
+        kinds.setdefault((run.at_layer(number).eight, run.model.layers[number]), []).append(number)
+    for (_, layer), alike in kinds.items():
+        _add_layers(run.at_layer(alike[0]), machine, layer, len(alike), found, loads)
     for layer in layers[: run.recomputation.host_layers]:
         loads["copies to the host"] += 2 * machine.moving_seconds(sum(n for _, n in stored(run, layer)), HOST_COPIES)
     found["offload"] += max(0.0, loads["copies to the host"] - sum(found.values()))
@@ -233,8 +236,10 @@ def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter
     return found, loads
 
 
-def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Counter[str], loads: Counter[str]) -> None:
-    """Add the parts of a layer's forward and backward pass, and the seconds for which they keep each resource busy."""
+def _add_layers(
+    run: TrainingRun, machine: Machine, layer: ModelLayer, count: int, found: Counter[str], loads: Counter[str]
+) -> None:
+    """Add the parts of equal layers, forward and backward, and the seconds for which they keep each resource busy."""
     dense, routed, _ = layer_operations(run, layer)
     f, rate = layer.feed, matmul_rate(run, machine)
     selective = run.recomputation.granularity == "selective"
@@ -243,7 +248,8 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
     if selective:
         dropped = every - sum(n for _, n in stored(run, layer))
     nbytes = every * (VALUES["FORWARD_PASSES"] + VALUES["BACKWARD_PASSES"]) + dropped * VALUES["FORWARD_PASSES"]
-    routed_passes = VALUES["PERMUTED_PASSES"] + VALUES["BIAS_PASSES"] * _adds_biases(run, f)
+    biased = run.model.biased and not run.fused_experts
+    routed_passes = VALUES["PERMUTED_PASSES"] + VALUES["BIAS_PASSES"] * biased
     nbytes += routed_passes * _routed_bytes(run, layer)
     nbytes += VALUES["GROUPED_BYTES"] * (_expert_elements(run, layer) + parameters(run, layer)[1])
     more = recomputed_operations(run, layer)
@@ -258,19 +264,19 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
         "memory": machine.moving_seconds(nbytes),
     }
     work = sum(parts.values())
-    loads["device"] += work
+    loads["device"] += work * count
     if f is not None and f.experts and not run.fused_experts and "all" not in run.graphs:
         started = 6 * VALUES["GROUPED_LAUNCH"] * (f.experts // run.expert)
         parts["host"] = max(0.0, started - 3 * routed / rate.at(routed))
     for dimension, (seconds, exposed) in _layer_communication(run, machine, layer).items():
-        loads[f"links, {dimension}"] += seconds
+        loads[f"links, {dimension}"] += seconds * count
         # No more than the layer's work hides a collective that overlaps it.
         parts[dimension] = max(seconds * exposed, seconds - work)
     if run.recomputation.offloaded:
         copies = 2 * machine.moving_seconds(offloaded_bytes(run, layer), HOST_COPIES)
         parts["offload"] = max(0.0, copies - work)
-        loads["copies to the host"] += copies
-    found.update(parts)
+        loads["copies to the host"] += copies * count
+    found.update({name: seconds * count for name, seconds in parts.items()})
 
 
 def _mixer_time(
@@ -339,11 +345,6 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
         sent = run.tokens(layer.sequence) * keys * HALF * (run.context - 1)
         found["context"] = 3 * machine.collective_seconds("AllGather", sent, group), VALUES["EXPOSED_CONTEXT"]
     return found
-
-
-def _adds_biases(run: TrainingRun, feed: FeedForwardShape | None) -> bool:
-    """Return whether the results of experts get biases in kernels of their own, expert by expert."""
-    return feed is not None and feed.experts > 0 and run.model.biased and not run.fused_experts
 
 
 def _matmul_elements(run: TrainingRun, layer: ModelLayer) -> int:

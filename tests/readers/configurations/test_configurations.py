@@ -63,6 +63,17 @@ def llama3_70b_pretrain_64gpu_gb300_fp8mx_config():
     cfg.train.micro_batch_size = 2
     cfg.train.global_batch_size = 256
     return cfg
+def _provider(**kwargs):
+    model = provider()
+    model.pipeline_model_parallel_size = 1
+    return model
+def qwen3_1p7b_pretrain_config():
+    cfg.model = _provider(tensor_model_parallel_size=16)
+    cfg.train.micro_batch_size = 4
+    return cfg
+def qwen3_600m_sft_config(**more):
+    given: Arguments = {"tensor_model_parallel_size": 16, "micro_batch_size": 4, "pipeline_model_parallel_size": 1}
+    return common(**{**given, **more})
 """
 IMPORTED = """
 from llama3.config_registry import llama3_8b_tp
@@ -277,6 +288,10 @@ def test_recipes_of_megatron_bridge_are_data(tmp_path: Path) -> None:
         read_configuration(Path(f"{file}:llama3_70b_pretrain_64gpu_h100_bf16_config"), None, 0)
     with pytest.raises(MspcError, match="of no published model"):
         read_configuration(Path(f"{file}:llama9_config"), None, 0)
+    # A function that makes the model, and a table of keyword arguments; more tensor ranks than query groups.
+    for recipe, layers in (("qwen3_1p7b_pretrain_config", 28), ("qwen3_600m_sft_config", 28)):
+        run = read_configuration(Path(f"{file}:{recipe}"), 16, 0).run
+        assert (run.tensor, run.pipeline, run.micro_batch, len(run.model.layers)) == (16, 1, 4, layers)
 
 
 def test_maxtext(tmp_path: Path) -> None:
@@ -329,6 +344,11 @@ def test_mindformers(tmp_path: Path) -> None:
         "  first_k_dense_replace: 1\n  shared_expert_num: 2\n"  # fmt: skip
     layers = read_configuration(written(tmp_path, "experts.yaml", text + more), 16, 0).run.model.layers
     assert [layer.feed.shared for layer in layers[:3] if layer.feed is not None] == [0, 1024, 1024]
+    wide = text.replace("hidden_size: 4096", "hidden_size: 8192").replace("num_heads: 32", "num_heads: 64")
+    wide += "    ffn_dim_multiplier: 1.3\n    multiple_of: 256\n"
+    feed = read_configuration(written(tmp_path, "wide.yaml", wide), 16, 0).run.model.layers[0].feed
+    assert feed is not None
+    assert feed.width == 28672
     nemo = "MODEL_ARGS:\n  model.config.num_layers: 12\n  model.config.hidden_size: 768\n  data.micro_batch_size: 4\n"
     assert read_configuration(written(tmp_path, "nemo.yaml", nemo), 8, 0).run.model.hidden == 768
     told = r"llama.yaml:4: error: parallel_config.data_parallel 2 .* are not 32 ranks; 4 works"
@@ -371,7 +391,7 @@ def test_yaml_values() -> None:
     assert {path: setting.value for path, setting in found.by_path.items()} == {
         "a.b": 1, "a.c": "x", "list.0.p": 1, "list.0.q": [1, 2], "list.1": "#no", "long": "one\ntwo", "f": 1e-4,
     }  # fmt: skip
-    assert found.line("list.0.q") == 5
+    assert found.by_path["list.0.q"].line == 5
 
 
 def test_unknown_files(tmp_path: Path) -> None:
