@@ -42,6 +42,13 @@ class Rule:
         remaining = {f for dims in self.outputs for dim in dims for f in dim}
         return frozenset(f for dims in self.inputs for dim in dims for f in dim if f not in remaining)
 
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether every operand is a number for all elements, or has the layout of the only result."""
+        return len(self.outputs) == 1 and all(
+            dims == self.outputs[0] or all(self.sizes[f] == 1 for dim in dims for f in dim) for dims in self.inputs
+        )
+
     def output_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(math.prod(self.sizes[f] for f in dim) for dim in dims) for dims in self.outputs)
 

@@ -305,6 +305,11 @@ class _FrontEnd:
         self._frame, self._reason = made, reason
         self._tracer.at(made, _CALL)
 
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes of the graph so far."""
+        return self._tracer.builder.nodes
+
     def call(self, function: Callable[..., Any], operands: Sequence[Any], repeats: bool = False) -> Any:
         builder = self._tracer.builder
         before = len(builder.nodes)

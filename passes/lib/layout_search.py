@@ -132,7 +132,8 @@ class Search:
             self.take_operandwise(node, source)
             return
         hints = self.reader_hints(node, rule)
-        options = choices(cast(Op, node.op), rule, operand_layouts(node), tuple(hints), self.ranks)
+        known = (*hints, *self.update_hints(node, rule))
+        options = choices(cast(Op, node.op), rule, operand_layouts(node), known, self.ranks)
         if upstream and hints:
             wanted = {layout for _, layout in hints}
             fitting = tuple(o for o in options if o.outputs[0].without_partial() in wanted)
@@ -166,6 +167,15 @@ class Search:
         if len(rule.outputs) != 1:
             return []
         return [(rule.outputs[0], layout) for layout in self.traffic.needs(node) if not layout.partial]
+
+    def update_hints(self, node: Node, rule: Rule) -> list[Source]:
+        """Layouts in which decided updates read the operands: a gradient that is clipped by its norm is summed once."""
+        return [
+            (dims, layout)
+            for value, dims in zip(node.inputs, rule.inputs, strict=True)
+            for user, index in self.traffic.users.get(value, ())
+            if user.phase == "update" and (layout := (user.in_layouts or {index: None})[index]) is not None
+        ]
 
     def score(self, node: Node, option: ShardingChoice) -> float:
         """Bytes that a choice makes a rank send: for its operands, its partial result, its readers, its gradients."""

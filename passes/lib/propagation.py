@@ -11,7 +11,7 @@ from mspc.ir.layout import Axes, Layout
 from mspc.ir.text.families import gradient_names
 from mspc.ir.types import StackType
 from mspc.ops.control.regions import MakeStack
-from mspc.ops.control.structural import Depend, Handed, TupleGetItem, is_constraint
+from mspc.ops.control.structural import Depend, Handed, Joined, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Abs
 from mspc.ops.math.float8 import Quantize
@@ -88,7 +88,9 @@ def spread(search: Search, forward: list[Node]) -> None:
 
 
 def _spread_from(search: Search, forward: list[Node], first: Way) -> None:
-    known: set[Value] = {node for node in forward if node.in_layouts is not None}
+    known: set[Value] = {
+        node for node in forward if node.in_layouts is not None and node.attrs.get("strategy_from") != FOR_UPDATE
+    }
     if not known:
         data = [p for p in search.graph.parameters if p.kind == "input"]
         if all(isinstance(p.layout, Layout) and p.layout.is_replicated for p in data):
@@ -256,7 +258,7 @@ class BackwardLayouts:
     def leads_to_update(self, node: Node, rule: Rule, op: Op) -> bool:
         """Return whether a node runs on a parameter's slices: element by element it makes an operand of an update, and
         no partial operand goes through it that nobody needs complete before."""
-        if node.phase != "update" or node not in self.wanted or not elementwise(rule):
+        if node.phase != "update" or node not in self.wanted or not rule.is_elementwise:
             return False
         return not any(
             layout is not None and layout.partial and i in op.linear_in and not self.needed_complete(node.inputs[i])
@@ -751,7 +753,7 @@ def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted:
         if rule is None or node.phase != "update" or not isinstance(op, Op) or node.in_layouts is not None:
             continue
         choice = update_choice(node, rule, op, ranks) if op.mutates else None
-        if choice is None and node in wanted and (op.mutates or elementwise(rule)):
+        if choice is None and node in wanted and (op.mutates or rule.is_elementwise):
             choice = make_choice(rule, *merge(rule, ((rule.outputs[0], wanted[node]),), ranks))
         if choice is None:
             continue
@@ -763,9 +765,41 @@ def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted:
     return decided
 
 
-def elementwise(rule: Rule) -> bool:
-    """Return whether every operand is a scalar or has the layout of the only result."""
-    return len(rule.outputs) == 1 and all(not dims or dims == rule.outputs[0] for dims in rule.inputs)
+FOR_UPDATE = "its update"
+"""The source of the layout of a value that only an update reads; no other layout spreads from there."""
+
+
+def place_updates(search: Search) -> None:
+    """Decide first on updates of parameters with given layouts, if the program computes its gradients itself, as one of
+    JAX does: these then lead to the slices that ranks store, rows that a loop stacks too."""
+    graph, rules = search.graph, search.rules
+    if any(node.phase == "backward" for node in graph.nodes):
+        return
+    for node in graph.nodes:
+        if node.attrs.get("strategy_from") in GIVEN and node.in_layouts is not None:
+            store_operands(node)
+    waiting: list[tuple[Value, Layout | None]] = [*wanted_by_updates(graph, rules, search.ranks).items()]
+    while waiting:
+        value, layout = waiting.pop(0)
+        node = _row_of(value) if isinstance(value, Node) else None
+        rule = rules.get(node) if node is not None else None
+        if node is None or rule is None or layout is None or node.in_layouts is not None or not rule.outputs:
+            continue
+        choice = make_choice(rule, *merge(rule, ((rule.outputs[0], layout),), search.ranks))
+        is_move = len(rule.inputs) == 1 and not rule.reduced and choice.outputs == (layout,)
+        if is_move or (node.phase == "update" and rule.is_elementwise):
+            search.take(node, choice, FOR_UPDATE)
+            waiting += zip(node.inputs, choice.inputs, strict=True)
+
+
+def _row_of(node: Node) -> Node | None:
+    """Return the node that gives a loop its result, if the node is one of a loop, else the node."""
+    joined = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
+    if not isinstance(joined, Node) or not isinstance(joined.op, Joined):
+        return node
+    assert isinstance(node.op, TupleGetItem)
+    found = joined.inputs[node.op.index]
+    return found if isinstance(found, Node) else None
 
 
 def store_parameters(search: Search, forward: list[Node]) -> None:

@@ -4,8 +4,9 @@ For values that are not partial the answer is direct. On the coarsest mesh that 
 whose axes grow are sliced, dimensions whose axes shrink are gathered, and axes that leave the end of one dimension
 for the end of another move in one all-to-all. If this works, every byte sent is one that its receiver lacked, with
 the fewest messages; gathers take the minor-most axes of a dimension only, as the data would be out of order
-otherwise. In all other cases the ranks exchange exactly the blocks that they lack. Nothing larger than the larger of
-the two slices exists in between, as slices come first and gathers last (compare Rink et al., arXiv 2112.01075).
+otherwise. In all other cases the ranks exchange exactly the blocks that they lack; if these are many, dimensions
+whose axes are in another order are gathered first. Nothing larger than the larger of the two slices exists in
+between, as slices come first and gathers last (compare Rink et al., arXiv 2112.01075).
 
 Partial values are reduced first. Several ways to reduce (to the same on every rank, or scattered along a dimension,
 before or after slices) are costed with the data movement that they leave, and the cheapest is taken.
@@ -63,8 +64,8 @@ class RedistributionPlan:
 
     @property
     def collectives(self) -> int:
-        """Steps that communicate."""
-        return sum(step.messages > 0 for step in self.steps)
+        """Collectives of all steps: a `Regroup` is two."""
+        return sum((step.messages > 0) + isinstance(step.op, Regroup) for step in self.steps)
 
 
 @lru_cache(maxsize=16384)
@@ -123,7 +124,27 @@ def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int)
     if regroup is not None:
         moved, gathered = (math.prod(regroup.mesh[a] for a in axes) for axes in (regroup.moved, regroup.gathered))
         return [RedistributionStep(Regroup(source=source, target=target), target, nbytes, moved + gathered - 2)]
-    return [RedistributionStep(Exchange(source=source, target=target), target, nbytes, messages)]
+    gathered = _gathered_first(source, target, mesh, shape, itemsize) if mesh is not None and messages > FEW else None
+    return gathered or [RedistributionStep(Exchange(source=source, target=target), target, nbytes, messages)]
+
+
+def _gathered_first(
+    source: Layout, target: Layout, mesh: tuple[int, ...], shape: tuple[int, ...], itemsize: int
+) -> list[RedistributionStep] | None:
+    """Return gathers of the dimensions whose axes the target has in another order, and the collectives after them; None
+    if the gathered slice is larger than those of both layouts, or if there are none."""
+    old, parts = on_mesh(source, mesh)
+    dims: list[Axes] = []
+    for before, after in zip(old, on_mesh(target, mesh)[0], strict=True):
+        same = min(len(before), len(after))
+        begin = next((i for i in range(same) if before[i] != after[i]), len(before))
+        dims.append(before[:begin])
+    middle = Layout.of(mesh, dims, parts, source.reduction)
+    sizes = [math.prod(layout.local_shape(shape)) for layout in (source, target, middle)]
+    ways = [_collectives(*pair, mesh, shape, itemsize) for pair in ((source, middle), (middle, target))]
+    if sizes[2] > max(sizes[:2]) or None in ways:
+        return None
+    return [step for steps in ways for step in steps or ()]
 
 
 def _collectives(

@@ -23,6 +23,7 @@ from mspc.passes.lib.layout_search import PlanTotal, Search
 from mspc.passes.lib.placement import work_of
 from mspc.passes.lib.propagation import (
     BackwardLayouts,
+    place_updates,
     shard_asked,
     shard_batch,
     spread,
@@ -64,6 +65,7 @@ def begun(graph: Graph) -> tuple[Search, list[Node]]:
     search.structure(forward)
     if search.automatic:
         shard_asked(search, forward)
+        place_updates(search)
     return search, forward
 
 

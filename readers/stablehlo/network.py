@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
@@ -17,6 +18,8 @@ from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError
 from mspc.mindspore_api.nn.cell import Cell
+from mspc.ops.control.structural import is_constraint
+from mspc.ops.op import Op
 from mspc.readers.stablehlo.evaluation import RegionWalk, run_function
 from mspc.readers.stablehlo.kinds.all_kinds import check_kinds, name_of
 from mspc.readers.stablehlo.module import HloFunction, HloModule, OtherType
@@ -126,6 +129,8 @@ class StableHloNetwork(Cell):
         targets = {each.target: each for each in self.arguments if each.target >= 0}
         found: list[Any] = []
         main = self.module.main
+        if not self.is_function:
+            mark_updates(evaluator.nodes, results, targets)
         for at, value in enumerate(results):
             attributes = main.result_attributes[at] if at < len(main.result_attributes) else {}
             if at in targets and not self.is_function:
@@ -138,6 +143,36 @@ class StableHloNetwork(Cell):
 
     def extend_repr(self) -> str:
         return self.module.file
+
+
+def mark_updates(nodes: Sequence[Node], results: Sequence[Any], targets: Collection[int]) -> None:
+    """Give operators that compute new values of parameters element by element, and nothing else, the phase `update`. A
+    sum of gradients is none, as its parts may be added over ranks together.
+
+    nodes: of a step. results: its values. targets: the numbers of those that are new values of parameters.
+    """
+    of_states: set[Value] = set()
+    for node in nodes:
+        reads = any(value in of_states or getattr(value, "kind", "") == "parameter" for value in node.inputs)
+        if reads and (_is_elementwise(node) or is_constraint(node)):
+            of_states.add(node)
+    used = {*results}
+    read = {value for at, value in enumerate(results) if at not in targets}
+    for node in reversed(nodes):
+        is_sum = node.op.additive and node not in of_states
+        if node in used and node not in read and _is_elementwise(node) and not is_sum and not is_constraint(node):
+            node.phase = "update"
+        elif node in used:
+            read.update(node.inputs)
+        used.update(node.inputs if node in used else ())
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Return whether an operator computes every element of its result from those of its operands at the same place."""
+    if not isinstance(node.op, Op) or node.regions or node.op.mutates or not isinstance(node.type, TensorType):
+        return False
+    rule = node.op.parsed_rule(*operand_types(node))
+    return rule is not None and rule.is_elementwise
 
 
 def step_arguments(module: HloModule) -> list[StepArgument]:

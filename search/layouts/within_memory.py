@@ -24,7 +24,6 @@ from mspc.ir.graph import Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.passes.lib.choices import MINIMAL_MEMORY
-from mspc.passes.lib.propagation import elementwise
 from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import NEVER, CostModel, Source
 from mspc.search.solver.elimination import Assignment, Bucket, Elimination, Factor, Labels, OutOfTime, Sums, Table
@@ -597,7 +596,7 @@ class PlanCandidates:
                 if model.of[source[0]] != own:
                     found.append(_pair(model.of[source[0]], own, powered(self._redistribution(source, value, needs))))
             rule = model.search.rules[node]
-            in_place = rule is not None and elementwise(rule)
+            in_place = rule is not None and rule.is_elementwise
             found.append(Factor((own,), powered(np.maximum(made, read) if in_place else made + read)))
         for value, layout in model.search.traffic.required.items():
             source = model.source(value)

@@ -20,7 +20,6 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MARKS, Keep
 from mspc.passes.lib.choices import ShardingChoice
 from mspc.passes.lib.placement import bytes_between
-from mspc.passes.lib.propagation import elementwise
 from mspc.passes.lib.recomputation import RecomputableCell
 from mspc.passes.lib.redistribution import plan
 from mspc.search.model.model import CostModel, Source
@@ -91,7 +90,7 @@ class StepLayouts:
     def _is_elementwise(self, node: Node) -> bool:
         """Return whether an operator may work in place."""
         rule = self.model.search.rules.get(node)
-        return rule is not None and elementwise(rule)
+        return rule is not None and rule.is_elementwise
 
     def _reads(self, node: Node) -> tuple[TensorRead, ...]:
         """Return the reads of a forward operator's operands, except for constants."""

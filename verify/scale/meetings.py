@@ -441,7 +441,7 @@ class Board:
     def _across(self, number: int) -> list[tuple[int, Any]]:
         """Return a meeting of ranks of several kinds, once all of these have come to it."""
         meeting = self._meeting(number)
-        called = [op for each in meeting.values() for _, op in each.op_of_ranks()]
+        called = told_apart([op for each in meeting.values() for op in each.ops])[0]
         if not all(self._is_at(rank, op) for op in called for rank in op.members):
             return []
         ops, tensors = _of_ranks(meeting.values())
@@ -463,7 +463,8 @@ class Board:
             if each in meeting or request is None or type(request.ops[0]) is not type(self.waiting[number].ops[0]):
                 continue
             meeting[each] = request
-            open_numbers += {self._kind_of.get(rank, -1) for op in request.ops for rank in partners_of(op)}
+            groups = told_apart(self._groups_of(request)[0])[0]
+            open_numbers += {self._kind_of.get(rank, -1) for group in groups for rank in group}
         return meeting
 
     def _check_collectives(self) -> None:
@@ -507,18 +508,21 @@ def _check_agreed(request: CollectiveRequest, ops: Mapping[int, Any], tensors: M
             raise NodeError(request.kind, request.node, mistake)
         types = [TensorType(dtype_of(array.dtype), array.shape) for array in tensors[rank]]
         announced[rank] = op.rendezvous(rank, types)
+    called: dict[Rendezvous, dict[int, None]] = {}
     for rank, meetings in announced.items():
         for meeting in meetings:
-            for other in meeting.ranks:
-                if meeting not in announced.get(other, ()):
-                    given = announced.get(other, ())
-                    differ = any(each.said != meeting.said for each in given)
-                    theirs = "; ".join(_words(each, differ) for each in given) or "nothing"
-                    raise NodeError(
-                        request.kind, request.node,
-                        f"rank {rank} calls {_words(meeting, differ)}, and rank {other} {theirs}, so that they never "
-                        f"meet{' (sizes are the small ones)' * differ}",
-                    )  # fmt: skip
+            called.setdefault(meeting, {})[rank] = None
+    for meeting, callers in called.items():
+        other = next((rank for rank in meeting.ranks if rank not in callers), None)
+        if other is not None:
+            given = announced.get(other, ())
+            differ = any(each.said != meeting.said for each in given)
+            theirs = "; ".join(_words(each, differ) for each in given) or "nothing"
+            raise NodeError(
+                request.kind, request.node,
+                f"rank {next(iter(callers))} calls {_words(meeting, differ)}, and rank {other} {theirs}, so that they "
+                f"never meet{' (sizes are the small ones)' * differ}",
+            )  # fmt: skip
 
 
 def _words(meeting: Rendezvous, with_types: bool) -> str:

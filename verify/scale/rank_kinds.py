@@ -592,8 +592,8 @@ class Slices:
     def _found(self, layout: Layout) -> tuple[Array, list[int]]:
         """(for every place in the mesh, of size 1 if it does not matter, the number of its slice, a rank of each)."""
         if layout not in self._places:
-            known: dict[tuple[int, ...], int] = {}
-            numbers = [known.setdefault(layout.slice_index(rank), len(known)) for rank in self.kind.ranks]
-            which = narrowed(np.array(numbers).reshape(self.kind.mesh), self.kind.depth)
-            self._places[layout] = which, [self.kind.ranks[numbers.index(number)] for number in range(len(known))]
+            known: dict[tuple[int, ...], tuple[int, int]] = {}
+            found = [known.setdefault(layout.slice_index(rank), (len(known), rank)) for rank in self.kind.ranks]
+            which = narrowed(np.array([number for number, _ in found]).reshape(self.kind.mesh), self.kind.depth)
+            self._places[layout] = which, [rank for _, rank in known.values()]
         return self._places[layout]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mspc.ops.collective.exchange import Regroup, regrouping
+from mspc.passes.lib import redistribution
 from mspc.passes.lib.redistribution import cost, plan
 from mspc.sharding import pieces
 from mspc.sharding.pieces import rank_exchange
@@ -238,6 +239,19 @@ def test_thousands_of_ranks_need_few_messages() -> None:
     assert found.messages == 3 + 511
     needed, held = 4096 * 8, 2 * 8
     assert found.nbytes == (needed - held) * 4
+
+
+@pytest.mark.parametrize(("few", "names"), [(32, ["Exchange"]), (0, ["AllGather", "AlltoAll"])])
+def test_many_blocks_in_another_order_are_gathered(few: int, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redistribution, "FEW", few)
+    monkeypatch.setattr(redistribution, "plan", plan.__wrapped__)
+    source, target, shape = Layout.of((4, 2), [(0,), (1,)]), Layout.of((4, 2), [(1,), ()]), (8, 6)
+    found, parts = redistribution.plan(source, target, shape, 8), parts_of(source, shape)
+    assert [step.op.name for step in found.steps] == names
+    outcome = execute(found, source, target, parts)
+    for mine, wanted in zip(outcome.arrays, expected(source, target, parts), strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+    assert sum(outcome.sent) == pytest.approx(found.nbytes * source.ranks)
 
 
 def test_what_is_no_regrouping() -> None:

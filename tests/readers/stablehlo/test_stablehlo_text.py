@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -549,6 +550,41 @@ def test_a_step_of_jax(step: Path) -> None:
     value = network(Tensor(x)).asnumpy()
     for found, expected in zip((parameter.asnumpy(), value), jax.jit(train)(params, x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+MOMENTUM = """module @jit_step attributes {mhlo.num_partitions = 8 : i32} {
+  sdy.mesh @mesh = <["data"=2, "fsdp"=2, "model"=2]>
+  func.func public @main(
+      %w: tensor<8x16xf32> {tf.aliasing_output = 0 : i32, sdy.sharding = #sdy.sharding<@mesh, [{"fsdp"}, {"model"}]>},
+      %m: tensor<8x16xf32> {tf.aliasing_output = 1 : i32, sdy.sharding = #sdy.sharding<@mesh, [{"fsdp"}, {"model"}]>},
+      %x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data", "fsdp"}, {}]>})
+      -> (tensor<8x16xf32>, tensor<8x16xf32>, tensor<f32>) {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %decay = stablehlo.constant dense<0.9> : tensor<8x16xf32>
+    %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x16xf32>) -> tensor<16x16xf32>
+    %t = stablehlo.tanh %y : tensor<16x16xf32>
+    %g = stablehlo.dot_general %x, %t, contracting_dims = [0] x [0] : (tensor<16x8xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+    %sq = stablehlo.multiply %g, %g : tensor<8x16xf32>
+    %norm = stablehlo.reduce(%sq init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<f32>
+    %spread = stablehlo.broadcast_in_dim %norm, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %clipped = stablehlo.divide %g, %spread : tensor<8x16xf32>
+    %old = stablehlo.multiply %m, %decay : tensor<8x16xf32>
+    %new = stablehlo.add %old, %clipped : tensor<8x16xf32>
+    %after = stablehlo.subtract %w, %new : tensor<8x16xf32>
+    return %after, %new, %norm : tensor<8x16xf32>, tensor<8x16xf32>, tensor<f32>
+  }
+}
+"""  # noqa: E501  # one operation has one line
+
+
+def test_updates_run_on_the_slices_of_their_parameters(step: Path) -> None:
+    """The gradient is added up to these slices once, for its norm too; the momentum is not moved."""
+    (step / "momentum.mlir").write_text(MOMENTUM)
+    compile_target("momentum.mlir", CompileOptions(out=Path("made"), loudness=QUIET))
+    (program,) = (step / "made" / "rank_5").glob("*_execute_*.ir")
+    sent = re.findall(r"= (All\w+|ReduceScatter|NeighborExchange)\(", program.read_text())
+    assert sent == ["AllGather", "ReduceScatter", "AllReduce", "AllReduce"]
+    verify_scale("momentum.mlir", CompileOptions(ranks=8), 0)
 
 
 def test_a_plan_as_partition_specs(step: Path) -> None:
