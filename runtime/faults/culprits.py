@@ -82,7 +82,7 @@ def explain(
     late = late_ranks(state.records, state.members, state.missing)
     slow = [HangCause(each.rank, "late at", each.call) for each in late[:1]]
     found = _with_deaths(_faults(state, alignment, programs, steps or {}), ends, alignment) or slow
-    if found != slow and found[0].certain < 1 and late and late[0].times > 1:
+    if found != slow and slow and ((found[0].certain < 1 and late[0].times > 1) or _has_waited(found[0], ends)):
         found = slow + found
     distinct: dict[Any, HangCause] = {}
     for each in found:
@@ -125,14 +125,15 @@ def _faults(
     return found
 
 
+def _has_waited(cause: HangCause, ends: Mapping[int, RankEnd]) -> bool:
+    """Return whether an exception of the call in which others wait has ended a rank without a record."""
+    end = ends.get(cause.rank) if cause.fault == LOST else None
+    return end is not None and not end.certain and cause.call is not None and cause.call.place in end.stack
+
+
 def _with_deaths(found: list[HangCause], ends: Mapping[int, RankEnd], alignment: Alignment) -> list[HangCause]:
     """Return the faults of ranks with those that have died: these come first, unless calls differ for certain before,
-    or the end of a rank can be an effect of other calls. A rank alone without a record has waited as the others if an
-    exception of their call has ended it."""
-    if len(found) == 1 and found[0].fault == LOST and found[0].call is not None:
-        end = ends.get(found[0].rank)
-        if end is not None and not end.certain and found[0].call.place in end.stack:
-            return []
+    or the end of a rank can be an effect of other calls."""
     causes = [(-end.certain, not end.is_first, end.moment, rank) for rank, end in ends.items() if end.certain]
     stops = {each.rank: each for each in reversed(found) if each.fault in OUTSIDE}
     died: list[HangCause] = []
