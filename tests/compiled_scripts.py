@@ -19,6 +19,7 @@ __all__ = [
     "compiled_text", "run_directory", "run_script", "verify_scale", "verify_target", "verify_text",
 ]  # fmt: skip
 QUIET = Loudness(quiet=True)
+NETWORKS = Path(__file__).resolve().parent.parent / "benchmarks" / "networks"
 
 
 def compiled_script(

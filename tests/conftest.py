@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import linecache
 import os
 import subprocess
 import sys
@@ -203,6 +204,13 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make the test's temporary folder the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def script(own_folder: Path) -> Path:
+    """The place of a script in the current folder, of which Python remembers no lines of other tests."""
+    linecache.clearcache()
+    return Path("net.py")
 
 
 @pytest.fixture(scope="session")

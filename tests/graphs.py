@@ -3,7 +3,7 @@
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, element_types
-from mspc.ir.layout import Layout
+from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import (
@@ -20,10 +20,13 @@ from mspc.ir.types import (
     TupleType,
     dtype_of,
 )
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.check_graph import check_graph
+from mspc.ops.collective.base import Collective
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, RankPlacement
 
 __all__ = [
-    "BFLOAT16", "BOOL", "DTYPES", "FLOAT16", "FLOAT32", "FLOAT64", "INT32", "INT64", "REGISTRY", "Builder", "Constant",
-    "DType", "ExecutionError", "Graph", "Layout", "MspcError", "Node", "Op", "Parameter", "TensorType", "TupleType",
-    "Value", "difference", "dtype_of", "element_types", "parse", "print_graph",
+    "BFLOAT16", "BOOL", "DTYPES", "FLOAT16", "FLOAT32", "FLOAT64", "INT32", "INT64", "REGISTRY", "Builder",
+    "Collective", "Constant", "DType", "ExecutionError", "Graph", "Layout", "MspcError", "NamedLayout", "Node",
+    "NotDifferentiable", "Op", "Parameter", "RankPlacement", "TensorType", "TupleType", "Value", "check_graph",
+    "difference", "dtype_of", "element_types", "parse", "print_graph",
 ]  # fmt: skip

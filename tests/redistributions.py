@@ -23,9 +23,8 @@ from mspc.ops.collective.collectives import (
     ReduceScatter,
 )
 from mspc.ops.collective.exchange import Exchange
-from mspc.ops.op import Op, RankPlacement
 from mspc.passes.lib.redistribution import RedistributionPlan, RedistributionStep
-from tests.graphs import Builder, Graph, Node, Parameter, TensorType, Value, dtype_of
+from tests.graphs import Builder, Graph, Node, Op, Parameter, RankPlacement, TensorType, Value, dtype_of
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
 RANKS = (4, 6, 8, 12, 16, 64)

@@ -14,11 +14,9 @@ from benchmarks import estimates
 from mspc.analysis.cost.machine import H200
 from mspc.search.calibration.machine_file import write_machine
 from tests.serving import run_process
+from tests.texts import IMPORTS
 
-NETWORK = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor
+NETWORK = IMPORTS + """
 
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
 

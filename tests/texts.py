@@ -6,6 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+IMPORTS = """import mindspore as ms
+import numpy as np
+from mindspore import Layout, Parameter, Tensor, nn, ops
+from mindspore.common.initializer import initializer
+"""
+"""The first lines of scripts."""
+
 
 @cache
 def _sections(file: Path) -> dict[str, str]:

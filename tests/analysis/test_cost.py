@@ -27,7 +27,6 @@ from mspc.analysis.cost.nodes import (
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value, operand_types
 from mspc.ir.varying import Looks, RankField, Varying
-from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
 from mspc.ops.collective.point_to_point import Barrier, Receive, ReceiveFromStage, Send
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
@@ -36,13 +35,13 @@ from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_rows import GroupedLookups, GroupedRowUpdate
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
-from mspc.ops.op import REGISTRY, Op, load_operators
+from mspc.ops.op import REGISTRY, Op
 from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.passes.lib.redistribution import plan
 from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import ON_GPU
 from mspc.search.calibration.timed_operators import timing_tasks, traffic
-from tests.graphs import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, DType, Layout, TensorType
+from tests.graphs import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, Collective, DType, Layout, TensorType
 from tests.operators import Add, Assign, Depend, Erf, FusedMatMul, FusedUpdate, If, ReduceSum, Scan, StridedSlice
 from tests.runtime.region_graphs import graph, run_graphs
 
@@ -84,7 +83,6 @@ def test_what_is_received_is_not_sent() -> None:
 
 
 def test_every_collective_says_what_it_sends_and_with_whom() -> None:
-    load_operators()
     kinds = [c for c in REGISTRY.values() if issubclass(c, Collective) and c.__module__.startswith("mspc.")]
     assert len(kinds) >= 9
     for kind in kinds:

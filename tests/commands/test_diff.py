@@ -20,7 +20,7 @@ from mspc.ir.text.fragments import read_layouts
 from mspc.ops.collective.base import Collective
 from mspc.ops.fused.elementwise import BodyLine, FusedElementwise
 from mspc.ops.math.arithmetic import Mul, Sub
-from mspc.ops.op import REGISTRY, Op, load_operators
+from mspc.ops.op import REGISTRY, Op
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
 from tests.compiled_scripts import QUIET, CompileOptions, compile_target
@@ -382,7 +382,6 @@ def facts(op: Op, operands: list[Value] | None = None) -> CompileFacts:
 
 
 def test_every_field_of_every_operator_is_compared() -> None:
-    load_operators()
     unseen: list[str] = []
     count = 0
     for name in REGISTRY:

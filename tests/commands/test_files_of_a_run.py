@@ -17,13 +17,11 @@ from tests.compiled_scripts import CompileOptions, compile_target, run_directory
 from tests.errors import error_of, message_of
 from tests.graphs import DTYPES, MspcError
 from tests.serving import HANG, SERVED
+from tests.texts import IMPORTS
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-NETWORK = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
+NETWORK = IMPORTS + """
 print("the script runs")
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
 

@@ -11,6 +11,7 @@ import pytest
 from mspc.commands.run import run_script
 from tests.serving import SERVED, succeed
 from tests.shares import is_taken
+from tests.texts import IMPORTS
 
 SCRIPT = """
 import sys
@@ -171,10 +172,7 @@ def test_under_mpirun(script: Path) -> None:
     _compare(script, 4, "semi_auto_parallel+", "data_parallel", "Momentum", "norm", simulate=False)
 
 
-APART = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor
+APART = IMPORTS + """
 from mindspore.communication import get_rank, init
 init()
 ms.set_auto_parallel_context(parallel_mode="data_parallel")

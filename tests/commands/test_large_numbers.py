@@ -39,6 +39,7 @@ from tests.compiled_scripts import CompileOptions, compile_target, run_directory
 from tests.errors import error_of
 from tests.graphs import REGISTRY, Graph, Node, parse
 from tests.serving import invoke
+from tests.texts import IMPORTS
 
 LONG = "9" * 5000
 ZEROS = "0" * 5000
@@ -177,9 +178,7 @@ def test_a_strategy(make: Callable[[], Any]) -> None:
     assert len(error_of(make).message) < 1000
 
 
-NETWORK = """
-import numpy as np
-from mindspore import nn, ops, Parameter, Tensor
+NETWORK = IMPORTS + """
 
 class Net(nn.Cell):
     def __init__(self):
@@ -429,9 +428,7 @@ def test_options_of_passes_have_their_kind(program: Path, option: str, shown: st
 
 SCREEN = 50
 """Lines."""
-LAYERS = """
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+LAYERS = IMPORTS + """
 ms.set_context(mode=ms.GRAPH_MODE)
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
 class Block(nn.Cell):
@@ -457,10 +454,9 @@ class Net(nn.Cell):
 
 
 @pytest.fixture
-def script(own_folder: Path) -> Path:
-    path = own_folder / "net.py"
-    path.write_text(LAYERS)
-    return path
+def script(script: Path) -> Path:
+    script.write_text(LAYERS)
+    return script
 
 
 def network(script: Path, layers: int) -> list[str]:

@@ -33,8 +33,7 @@ SIZES = "2 32 4 48 64"
 
 
 @pytest.fixture
-def llama(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
+def llama(root: Path, own_folder: Path) -> str:
     return str(root / "benchmarks" / "networks" / "llama.py")
 
 
@@ -117,11 +116,9 @@ PASS = re.compile(r"pass (\w+): (changed|left as it was), \d+ operators, \d+\.\d
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    path = Path("net.py")
-    path.write_text(SCRIPT)
-    return path
+def script(script: Path) -> Path:
+    script.write_text(SCRIPT)
+    return script
 
 
 def passes(capsys: pytest.CaptureFixture[str]) -> list[str]:

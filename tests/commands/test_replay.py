@@ -18,11 +18,9 @@ from mspc.search.plans.alternatives import AUTOMATIC, WAYS, Alternative, Planned
 from tests.dumps import counter, dumped, pass_of
 from tests.graphs import Layout, print_graph
 from tests.serving import invoke
+from tests.texts import IMPORTS
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor
+SCRIPT = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="{mode}", device_num=4)
 ms.set_context(device_target="{device}")
 class Block(nn.Cell):
@@ -59,12 +57,6 @@ def plan_text(tmp_path_factory: pytest.TempPathFactory, brief_searches: None) ->
         Path("net.py").write_text(SCRIPT.format(mode="auto_parallel", device="CPU"))
         run("search", "net.py", "--ranks", "4", "--out", "plan.toml", "-q")
         return Path("plan.toml").read_text()
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return Path("net.py")
 
 
 def run(*arguments: str) -> None:

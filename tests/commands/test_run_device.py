@@ -28,6 +28,7 @@ from tests.errors import error_of, message_of
 from tests.executors import OneRank, World
 from tests.gpu.programs import compiled
 from tests.serving import SERVED, run_process
+from tests.texts import IMPORTS
 
 WISHES = DeviceOptions("gpu", deterministic=True)
 TWO_GRAPHS = (
@@ -284,10 +285,7 @@ def test_a_script_on_the_gpu_that_is_not_there_names_its_line_of_context(tmp_pat
 
 NINE = TRAIN.replace("range(3)", "range(9)")
 HEAD = ["node", "nodes", "stream", "time", "share", "cell,", "line,", "result,", "rate"]
-EACH_ITS_OWN = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor
+EACH_ITS_OWN = IMPORTS + """
 from mindspore.communication import init, get_rank
 
 init()

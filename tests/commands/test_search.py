@@ -31,13 +31,11 @@ from tests.graphs import BFLOAT16, DTYPES, FLOAT32, INT32, Builder, DType, Graph
 from tests.operators import Conv2D, Conv2DBackpropInput, FlashAttentionScore, MatMul
 from tests.pipelining.test_other_commands import SCRIPT as STAGED
 from tests.serving import invoke, succeed
+from tests.texts import IMPORTS
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
+SCRIPT = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -162,9 +160,7 @@ def test_an_edited_plan_counts(run: Run) -> None:
     assert re.search(r"MatMul +matmul +\(1, 8\) \(8, 1\)", done.stdout)
 
 
-SUMS = """
-import numpy as np
-from mindspore import nn, ops, Tensor, Parameter
+SUMS = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -193,9 +189,7 @@ def test_sums_that_pass_an_operator_stand_in_a_plan(run: Run) -> None:
     assert "note: without sum[0] they are completed" in refused.stderr
 
 
-SUMS_IN_OTHER_SLICES = """
-import numpy as np
-from mindspore import nn, ops, Tensor, Parameter
+SUMS_IN_OTHER_SLICES = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -363,10 +357,7 @@ def test_the_heading_says_what_programs_are_for(run: Run, device: str) -> None:
     assert in_file == (target == "GPU"), "the script's own device is not repeated"
 
 
-MEMORY_SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
+MEMORY_SCRIPT = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -441,10 +432,7 @@ def test_what_is_no_size(text: str) -> None:
     assert error_of(memory_of, text).message == f"--memory is {text!r}, not a size as in 80GB or 512MiB"
 
 
-NAMED = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
+NAMED = IMPORTS + """
 SETTINGS
 class Net(nn.Cell):
     def __init__(self):
@@ -455,10 +443,7 @@ class Net(nn.Cell):
     def construct(self, x):
         return ops.reduce_mean(self.matmul(ops.relu(self.matmul(x, self.up)), self.down))
 """
-AGAIN = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
+AGAIN = IMPORTS + """
 ms.set_auto_parallel_context(
     parallel_mode="auto_parallel", search_mode="dynamic_programming", dataset_strategy="full_batch", device_num=8
 )

@@ -9,13 +9,11 @@ import pytest
 from mspc.ir.diagnostics import shown_bytes
 from mspc.passes.base import VERIFY
 from tests.serving import invoke
+from tests.texts import IMPORTS
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
+SCRIPT = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -69,10 +67,7 @@ def test_optimizer_parallel_below_its_threshold_says_that_it_changes_nothing() -
     assert next(plan for plan in plans if plan["name"] == "optimizer parallel")["same_as"] == ""
 
 
-DEEP = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
+DEEP = IMPORTS + """
 class Layer(nn.Cell):
     def __init__(self):
         super().__init__()

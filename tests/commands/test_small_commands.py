@@ -1,7 +1,6 @@
 """`mspc opt`, `demo`, `passes` and `plan`; the modules that a start loads, and settings that change nothing."""
 
 import json
-import linecache
 import os
 import re
 import subprocess
@@ -17,11 +16,10 @@ from mspc.commands.plan import ConfigurationRequest, plan
 from mspc.commands.verbs.passes import MODES
 from mspc.commands.verbs.passes import passes as list_passes
 from mspc.compiler.pipeline import STEPS, idle_passes, numbered, rank_passes, shared_passes
-from mspc.ops.check_graph import check_graph
 from mspc.passes.base import pass_names
 from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.errors import message_of
-from tests.graphs import REGISTRY, Graph, MspcError, parse
+from tests.graphs import REGISTRY, Graph, MspcError, check_graph, parse
 from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.test_mindspore_dumps import LOOP_DUMP
 from tests.serving import SERVED, run_process, succeed
@@ -319,13 +317,6 @@ SAID = (
     "warning: net.py:6:1: set_auto_parallel_context(gradients_mean=True) changes nothing here: it counts in "
     "data_parallel and hybrid_parallel mode, and the mode is semi_auto_parallel\n"
 )
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    linecache.clearcache()  # other tests have files of that name
-    return Path("net.py")
 
 
 def test_both_commands_say_it_once(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

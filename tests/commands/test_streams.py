@@ -149,11 +149,9 @@ def run(*words: object) -> tuple[int, str]:
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    path = Path("net.py")
-    path.write_text(LAYERS)
-    return path
+def script(script: Path) -> Path:
+    script.write_text(LAYERS)
+    return script
 
 
 def test_one_cause_is_one_error_with_ranks_that_fit(script: Path) -> None:

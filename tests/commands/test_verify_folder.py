@@ -15,11 +15,9 @@ from mspc.passes.communication.share_statistics import ShareStatistics
 from mspc.passes.sharding.draw_rows import DrawRows
 from tests.compiled_scripts import QUIET, CompileOptions, Loudness, compile_target, verify_target, verify_text
 from tests.errors import error_of, failure_of
+from tests.texts import IMPORTS
 
-SCRIPT = """
-import mindspore as ms, numpy as np
-from mindspore import nn, ops, Parameter, Tensor
-from mindspore.common.initializer import initializer
+SCRIPT = IMPORTS + """
 from mindspore.communication import get_rank, init
 ms.set_auto_parallel_context(parallel_mode="{mode}"{more})
 ms.set_seed(1)
@@ -171,9 +169,7 @@ def test_an_empty_folder_is_no_program(tmp_path: Path) -> None:
         verify(tmp_path)
 
 
-LAYERS = """
-import mindspore as ms, numpy as np
-from mindspore import nn, ops, Tensor
+LAYERS = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
 ms.set_seed(1)
 class Layer(nn.Cell):
@@ -230,10 +226,7 @@ def test_the_first_wrong_value_of_an_edited_folder_is_named(
     assert found[1] in fine
 
 
-BATCH_SCRIPT = '''
-import mindspore as ms
-import numpy as np
-from mindspore import nn, ops, Tensor
+BATCH_SCRIPT = IMPORTS + '''
 ms.communication.init()
 ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean={mean})
 ms.set_seed(1)
@@ -393,10 +386,7 @@ def test_reductions_of_the_script_count(batch_verify: Callable[..., str], mean: 
     assert "global parameter  loss.net.first.weight" in said
 
 
-ATTENTION = '''
-import mindspore as ms
-import numpy as np
-from mindspore import nn, ops, Tensor
+ATTENTION = IMPORTS + '''
 ms.set_context(device_target="GPU")
 ms.communication.init()
 ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)

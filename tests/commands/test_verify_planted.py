@@ -17,6 +17,7 @@ from tests.compiled_scripts import QUIET, CompileOptions, verify_target
 from tests.operators import TanhGrad
 from tests.planted_networks import NETWORK
 from tests.shares import is_taken
+from tests.texts import IMPORTS
 
 
 @pytest.fixture
@@ -61,9 +62,7 @@ def no_negative_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "combine", wrong)
 
 
-SOFTMAX = """
-import mindspore as ms, numpy as np
-from mindspore import nn, ops, Tensor, Parameter
+SOFTMAX = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
 ms.set_seed(1)
 class Net(nn.Cell):
@@ -100,9 +99,7 @@ def changed_sums(monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalComm, A
     monkeypatch.setattr(LocalComm, "all_reduce", wrong)
 
 
-SMALL = """
-import mindspore as ms, numpy as np
-from mindspore import nn, Tensor
+SMALL = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
 ms.set_seed(1)
 first, middle, last = nn.Dense(4, 6), nn.Dense(6, 8), nn.Dense(8, 2)
@@ -138,9 +135,7 @@ def test_an_overflow_of_a_tensor_in_the_middle_is_found(small: str, monkeypatch:
     assert list(found(small, 2).notes) == ["they differ if a gradient overflows on one rank"]
 
 
-ATTENTION = """
-import mindspore as ms, numpy as np
-from mindspore import nn, ops, Tensor
+ATTENTION = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
 ms.set_seed(1)
 class Net(nn.Cell):
@@ -160,9 +155,7 @@ net = Net()
 step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), {optimizer})
 step(Tensor(np.ones([8, 16, 32]), ms.float32), Tensor(np.ones([8, 16, 32]), ms.float32))
 """
-DENSE = """
-import mindspore as ms, numpy as np
-from mindspore import nn, ops, Tensor, Parameter
+DENSE = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="{mode}", gradients_mean=True)
 ms.set_seed(1)
 class Net(nn.Cell):

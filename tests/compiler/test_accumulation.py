@@ -33,11 +33,9 @@ from tests.compiled_scripts import CompileOptions, Config, compiled_script, veri
 from tests.errors import error_of
 from tests.graphs import FLOAT32, REGISTRY, Node, TensorType, parse, print_graph
 from tests.mindspore_api.nn.training import Training, floats
+from tests.texts import IMPORTS
 
-SCRIPT = """
-import mindspore as ms, numpy as np
-from mindspore import nn, ops, Parameter, Tensor
-from mindspore.common.initializer import initializer
+SCRIPT = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, full_batch=True)
 class Net(nn.Cell):
     def __init__(self):

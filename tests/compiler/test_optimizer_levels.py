@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.collective.base import Collective
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.degrees import degrees_of
 from tests.compiled_scripts import Compiled, CompileOptions, Config, compile_call, compiled_text, verify_target
 from tests.executors import Executor, LocalComm, NumPyBackend, World
+from tests.graphs import Collective, TensorType, dtype_of
 
 RANKS = 4
 ROWS, WIDTH, LAYERS = 64, 32, 6

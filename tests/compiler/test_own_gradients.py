@@ -16,12 +16,10 @@ from mspc.mindspore_api.common.api import _cell_graph_executor
 from mspc.ops.collective.base import Collective
 from tests.compiled_scripts import compiled_script, run_script, verify_scale, verify_target, verify_text
 from tests.errors import error_of
+from tests.texts import IMPORTS
 
 pytestmark = pytest.mark.usefixtures("own_folder")
-NETWORK = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
+NETWORK = IMPORTS + """
 from mindspore.communication import init, get_rank
 init()
 ms.set_auto_parallel_context(parallel_mode="{mode}")
@@ -419,11 +417,7 @@ def test_gradients_are_refused_inside() -> None:
     assert ms.common._no_grad is ms._no_grad
 
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
-from mindspore.common.initializer import initializer
+SCRIPT = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, full_batch=True)
 class Net(nn.Cell):
     def __init__(self):

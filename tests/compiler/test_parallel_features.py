@@ -11,10 +11,9 @@ import pytest
 
 from mspc import Parameter, load_checkpoint
 from mspc.compiler.driver import DumpPoint
-from mspc.ops.collective.base import Collective
 from mspc.parallel import build_searched_strategy, merge_sliced_parameter, restore_group_info_list
 from tests.compiled_scripts import CompileOptions, compiled_script, run_script, verify_target
-from tests.graphs import Graph, MspcError, Node
+from tests.graphs import Collective, Graph, MspcError, Node
 
 RANKS = 8
 SLICED, SCHEDULED = "slice_to_rank", "execute"

@@ -10,10 +10,8 @@ import pytest
 from mspc import Tensor, context, nn, set_seed
 from mspc.common import dtype as mstype
 from mspc.communication import init
-from mspc.ir.types import FLOAT32, INT32
 from mspc.mindspore_api import state
 from mspc.mindspore_api.state import Session
-from mspc.ops.collective.base import Collective
 from mspc.parallel._transformer import TransformerOpParallelConfig
 from tests.compiler.public_networks import (
     dlrm,
@@ -23,6 +21,7 @@ from tests.compiler.public_networks import (
     translation,
     vision_transformers,
 )
+from tests.graphs import FLOAT32, INT32, Collective
 from tests.mindspore_api.nn.training import Training
 
 RANKS, ROWS = 8, 16

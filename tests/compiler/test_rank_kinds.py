@@ -10,19 +10,15 @@ import pytest
 from mspc.compiler.driver import DumpPoint
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs
-from mspc.ops.op import load_operators
 from mspc.passes.base import find_pass, parse_passes, run_passes
 from tests.compiled_scripts import compiled_script
 from tests.graphs import Graph, MspcError, print_graph
 from tests.networks import PASSES, RandomNetwork
 from tests.shares import is_taken, share_of
+from tests.texts import IMPORTS
 
 SAMPLES = ("quickstart/net.py", "operator_parallel/net.py", "operator_parallel/net_layout.py", "transformer/net.py")
-HEAD = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
-from mindspore.common.initializer import initializer
+HEAD = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num={ranks}, full_batch=True)
 def weight(*shape):
     return Parameter(initializer("normal", list(shape)))
@@ -140,7 +136,6 @@ def test_conformance_cases(conformance: Path) -> None:
 
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 def test_random_networks(device: str) -> None:
-    load_operators()
     generator = random.Random(f"20261121 {device}")
     shared, count = 0, share_of(20, 2)
     for seed in (generator.getrandbits(48) for _ in range(count)):

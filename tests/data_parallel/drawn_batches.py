@@ -13,12 +13,10 @@ import numpy as np
 from tests.control.watched import Outcome
 from tests.judged_seeds import judged, seeds_parser
 from tests.sharded_beside_one import beside_one_device
+from tests.texts import IMPORTS
 
 WIDTH = 8
-_TEXT = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+_TEXT = IMPORTS + """
 from mindspore.communication import get_rank, init
 
 ms.set_context(mode=ms.GRAPH_MODE)

@@ -15,8 +15,7 @@ HEAD = "import mindspore as ms\nfrom mindspore import nn, ops, parallel\n"
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
+def _alone(own_folder: Path) -> Iterator[None]:
     alias.install()
     yield
     uninstall()

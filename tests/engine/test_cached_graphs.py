@@ -14,6 +14,7 @@ from mspc.commands.run import run_script
 from mspc.engine.variants import graphs_to_keep
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import call_handler
+from tests.texts import IMPORTS
 
 SIZES = (1, 2, 3, 1, 2, 3, 3, 1)
 
@@ -83,10 +84,7 @@ def test_a_number_that_is_none(given: str, monkeypatch: pytest.MonkeyPatch) -> N
         graphs_to_keep()
 
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, Tensor
+SCRIPT = IMPORTS + """
 from mindspore.communication import init, get_rank
 
 init()

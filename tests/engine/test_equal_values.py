@@ -8,11 +8,9 @@ import pytest
 
 from mspc.commands.run import run_script
 from tests.errors import error_of
+from tests.texts import IMPORTS
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+SCRIPT = IMPORTS + """
 from mindspore.communication import get_rank, init
 
 init()

@@ -5,7 +5,6 @@ nowhere.
 """
 
 import json
-import linecache
 import os
 import select
 import subprocess
@@ -70,13 +69,6 @@ DATA_PARALLEL = PARALLEL.format("data_parallel", ", gradients_mean=True, paramet
 
 def text(settings: str, data: str, train: str = TRAINED) -> str:
     return TEXT.replace("SETTINGS", settings).replace("DATA", data).replace("TRAIN", train)
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    linecache.clearcache()
-    return Path("evaluate.py")
 
 
 def printed(script: Path, what: str, ranks: int, capsys: Any) -> list[Any]:

@@ -8,11 +8,9 @@ import pytest
 
 from mspc.commands.run import run_script
 from tests.errors import error_of
+from tests.texts import IMPORTS
 
-TEXT = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+TEXT = IMPORTS + """
 from mindspore.communication import get_rank, init
 from mindspore.train import Model
 import mindspore.dataset as ds
@@ -143,8 +141,7 @@ FINE = {
 
 
 @pytest.fixture(autouse=True)
-def _at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _at(own_folder: Path) -> None:
     linecache.clearcache()
 
 

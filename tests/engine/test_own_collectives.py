@@ -1,6 +1,5 @@
 """Collectives that a script calls outside of a network: ranks that do not call the same, and compiles without ranks."""
 
-import linecache
 import os
 import subprocess
 import sys
@@ -142,13 +141,6 @@ MODES = ('parallel_mode="data_parallel"', 'parallel_mode="semi_auto_parallel", d
 CALL = "step(Tensor(np.ones((rows, 4), np.float32)), Tensor(np.ones((rows, 3), np.float32)))"
 
 
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    linecache.clearcache()  # every test has a file of that name
-    return Path("occasion.py")
-
-
 def line_of(text: str, line: str) -> int:
     return next(number for number, own in enumerate(text.splitlines(), 1) if own.strip() == line)
 
@@ -175,7 +167,7 @@ def under_mpirun(script: Path, text: str) -> str:
 def test_one_rank_reads_a_sharded_parameter(script, line):
     text = SHARDED.replace("LINE", line)
     found = simulated(script, text)
-    where = f"occasion.py:{line_of(text, line)}"
+    where = f"net.py:{line_of(text, line)}"
     assert found.message == f"rank 0 reads the sharded parameter 'w' at {where}, but rank 1 has ended"
     assert found.notes == (f"the line is {line}", JOINT_NOTES)
     assert found.exit_status == 1
@@ -199,7 +191,7 @@ def test_the_ranks_have_different_short_batches(script, mode, before):
 def test_under_mpirun_one_rank_has_a_shorter_batch(script):
     text = STEPS.replace("MODE", MODES[0]).replace("BATCHES", "([4, 4], [4, 3])")
     assert under_mpirun(script, text) == (
-        f"error: rank 1 calls TrainOneStepCell at occasion.py:{line_of(text, CALL)} with Float32 (3, 4), "
+        f"error: rank 1 calls TrainOneStepCell at net.py:{line_of(text, CALL)} with Float32 (3, 4), "
         "Float32 (3, 3), for which it has no graph, but rank 0 is in step 2, at AllReduce\n"
         f"  note: the line is {CALL}\n  note: before, it was called with Float32 (4, 4), Float32 (4, 3)\n"
         f"  note: {ALIKE}"

@@ -18,6 +18,7 @@ from mspc.ir.graph import Parameter as GraphParameter
 from mspc.mindspore_api import call_handler
 from mspc.mindspore_api.common.initializers import InitialValue
 from tests.graphs import FLOAT32, Graph, Layout, MspcError, TensorType
+from tests.texts import IMPORTS
 
 SHAPE = (64, 8)
 
@@ -314,10 +315,7 @@ def test_tables_are_updated_by_the_rows_that_are_looked_up(moments: dict[int, fl
     assert used == [True, *([False] if moments else []), False]
 
 
-UNUSED_SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor
+UNUSED_SCRIPT = IMPORTS + """
 from mindspore.communication import get_rank, init
 
 init()

@@ -164,8 +164,7 @@ net("a")
 
 
 @pytest.fixture
-def mistake_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def mistake_script(own_folder: Path) -> Path:
     return Path("net.py")
 
 

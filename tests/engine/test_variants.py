@@ -21,6 +21,7 @@ from mspc.commands.run import run_script
 from mspc.engine.capture import capture
 from mspc.mindspore_api import call_handler
 from mspc.mindspore_api.state import Session, swap
+from tests.texts import IMPORTS
 
 X = Tensor(np.ones((8, 16), np.float32))
 
@@ -60,10 +61,7 @@ def test_statistics_are_those_of_the_batch_while_training() -> None:
     assert function(far).asnumpy().mean() > 3
 
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, Tensor
+SCRIPT = IMPORTS + """
 from mindspore.communication import init
 
 init()

@@ -19,6 +19,7 @@ from tests.experts.drawn_experts import FORMS, DrawnExperts
 from tests.judged_seeds import EQUAL
 from tests.sharded_beside_one import beside_one_device
 from tests.shares import is_taken, share_of
+from tests.texts import IMPORTS
 
 HEAD = """
 import numpy as np
@@ -196,10 +197,7 @@ def test_what_travels(parts: int, name: str, tmp_path: Path, monkeypatch: pytest
     assert all(rank // parts == to // parts for rank, to, _ in sent)
 
 
-CONFIGURED_SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+CONFIGURED_SCRIPT = IMPORTS + """
 from mindspore.ops import operations as P
 
 DP, EP, ROOM, WIDTH, EXPERTS, CHOSEN = 8, {parts}, 4, 6, 8, 2

@@ -15,12 +15,11 @@ from mspc.commands.report.profile import show_profile
 from mspc.engine.job import Job
 from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions
-from mspc.ops.op import REGISTRY, load_operators
 from mspc.runtime.gpu.launches import HostRead
 from tests.executors import Executor, GpuExecutor, NumPyBackend, OneRank, parse_passes, run_passes
 from tests.gpu.emulated import EmulatedGpu, Event
 from tests.gpu.programs import SCRIPTS, compiled
-from tests.graphs import FLOAT32, INT32, INT64, Builder, ExecutionError, Graph, Parameter, TensorType, parse
+from tests.graphs import FLOAT32, INT32, INT64, REGISTRY, Builder, ExecutionError, Graph, Parameter, TensorType, parse
 from tests.operators import ExpertPlaces, ExpertProduct, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED
 
@@ -74,7 +73,6 @@ def test_steps_equal_numpys(name: str, tmp_path: Path) -> None:
 
 
 def test_rows_with_gaps_hold_the_same_numbers(tmp_path: Path) -> None:
-    load_operators()
     graph = run_passes(parse(HEAD.read_text(encoding="utf-8"), REGISTRY).main, parse_passes("row_pitch"))
     draw = np.random.default_rng(2)
     values = {p.name: draw.standard_normal(p.shape).astype(p.tensor_type.dtype.numpy) for p in graph.parameters}
@@ -209,7 +207,6 @@ def test_ends_of_groups_are_copied_once_for_all_products(tmp_path: Path, begun: 
 
 
 def test_ends_in_blocks_are_copied_once_behind_what_makes_them(tmp_path: Path, begun: list[HostRead]) -> None:
-    load_operators()
     graph = Graph("blocks")
     graph.attrs |= {"mode": "stand_alone", "ranks": 1}
     b = Builder(graph)

@@ -17,13 +17,11 @@ from mspc.ir.error_codes import AREAS, RETIRED, ErrorCode, area_code, mistakes
 from mspc.mindspore_api.errors import ApiTypeError
 from tests.serving import HANG, invoke
 from tests.shares import is_taken
+from tests.texts import IMPORTS
 
 MISTAKES = mistakes()
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = '''\
-import mindspore as ms
-import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+SCRIPT = IMPORTS + '''
 
 class Net(nn.Cell):
     def __init__(self):

@@ -10,6 +10,7 @@ import pytest
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
 from tests.serving import invoke
+from tests.texts import IMPORTS
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -121,9 +122,7 @@ def test_nothing_is_copied_where_that_is_slower_or_the_device_is_its_own_host() 
     assert (on_cpu["on_host"], on_cpu["offload"]) == (0, [])
 
 
-SEARCHED_SCRIPT = """
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+SEARCHED_SCRIPT = IMPORTS + """
 ms.set_context(device_target="GPU")
 class Net(nn.Cell):
     def __init__(self):
@@ -155,9 +154,7 @@ def test_a_plan_that_is_taken_from_another_search_has_its_own_bytes_on_the_host(
     assert found["on_host"] == memory["states_on_host"] > 0
 
 
-STAGED = """
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+STAGED = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()

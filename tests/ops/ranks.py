@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.op import Op, RankPlacement
 from mspc.runtime.comm.local import LocalComm, World
-from tests.graphs import Builder, Constant, Graph, Layout, TensorType, Value, element_types
+from tests.graphs import Builder, Constant, Graph, Layout, Op, RankPlacement, TensorType, Value, element_types
 from tests.ops.backend import BACKEND, NumPy
 
 Run = tuple[tuple[Any, ...], tuple[TensorType, ...], list[Any]]

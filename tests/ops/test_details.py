@@ -29,7 +29,6 @@ from mspc.ir.types import (
 )
 from mspc.mindspore_api.ops import AvgPool3D, MaxPool3D, NeighborExchange, NeighborExchangeV2
 from mspc.ops.bases import operand_dtypes, promoted
-from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import ONCE, Times, nodes_with_times, times_of
 from mspc.ops.math.arithmetic import Add, Div, LogicalAnd, Maximum, Mul, Select
 from mspc.ops.math.fourier import FFTN, IRFFTN, RFFTN
@@ -41,7 +40,7 @@ from mspc.passes.lib.choices import operandwise_choice
 from mspc.sharding.rules import broadcast_rule, reshape_rule
 from tests.errors import error_of
 from tests.executors import GpuExecutor, parse_passes, run_passes
-from tests.graphs import Builder, Graph, Layout, MspcError, Parameter, parse, print_graph
+from tests.graphs import Builder, Collective, Graph, Layout, MspcError, Parameter, parse, print_graph
 from tests.grouped import MANY, grouped
 from tests.interpret import run_on_ranks
 from tests.ir.regions import LOOP

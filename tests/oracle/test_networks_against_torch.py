@@ -13,7 +13,6 @@ import pytest
 
 from mspc.commands.run import run_script
 from mspc.ir.graph import Graph
-from mspc.ops.op import load_operators
 from mspc.verify.made_inputs import MadeInput
 from mspc.verify.pytorch.against import Against, against_torch
 from mspc.verify.verification import STEPS, PlainNetwork, VerifiedProgram, plain_network
@@ -41,7 +40,6 @@ def beside_torch(seed: int) -> Against:
 
 
 def test_networks_equal_pytorch() -> None:
-    load_operators()
     generator = random.Random(SEED)
     kinds: set[tuple[str, str]] = set()
     for seed in [generator.getrandbits(48) for _ in range(COUNT)]:

@@ -12,11 +12,10 @@ from tests.compiled_scripts import CompileOptions, compile_target, verify_target
 from tests.operators import MatMul, Mul, Tanh, TanhGrad
 from tests.planted_networks import NETWORK
 from tests.serving import invoke
+from tests.texts import IMPORTS
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
-FORWARD = """
-import mindspore as ms, numpy as np
-from mindspore import nn, ops, Parameter, Tensor
+FORWARD = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -25,9 +24,7 @@ class Net(nn.Cell):
         return ops.softmax(ops.matmul(x, self.w))
 Net()(Tensor(np.ones([2, 8]), ms.{dtype}))
 """
-NO_COUNTERPART = """
-import mindspore as ms, numpy as np
-from mindspore import nn, ops, Parameter, Tensor
+NO_COUNTERPART = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()

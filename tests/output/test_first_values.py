@@ -14,11 +14,9 @@ from tests.compiled_scripts import CompileOptions, compile_target, run_directory
 from tests.errors import error_of
 from tests.graphs import MspcError, TensorType, dtype_of
 from tests.serving import SERVED, succeed
+from tests.texts import IMPORTS
 
-HEAD = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
+HEAD = IMPORTS + """
 from mindspore.common.initializer import initializer, Initializer, Normal, TruncatedNormal, Constant
 from mindspore.nn.utils import no_init_parameters
 

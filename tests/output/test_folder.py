@@ -14,7 +14,7 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.output.dumps import OutputFolder
-from tests.compiled_scripts import QUIET, CompileOptions, compile_target
+from tests.compiled_scripts import NETWORKS, QUIET, CompileOptions, compile_target
 from tests.errors import error_of
 from tests.printed_lines import lines_until
 
@@ -132,7 +132,6 @@ def test_the_next_compile_removes_what_a_killed_one_left(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-NETWORKS = Path(__file__).resolve().parents[2] / "benchmarks" / "networks"
 LOOPS, STAGES, EXCHANGES = "llama.py", "staged_llama.py", "long_llama.py"
 SIZES = {LOOPS: "lazy 2 32 4 64 64 2 4 8 16", STAGES: "4 32 4 2 64 64 2 2 2 4 16", EXCHANGES: "1 32 4 2 64 64 1 4 2 32"}
 ID, KIND, DATA, BEGIN = 1, 3, 5, 6

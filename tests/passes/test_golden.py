@@ -18,11 +18,10 @@ import numpy as np
 import pytest
 
 from mspc.ops.collective.collectives import Collective, LayoutChange
-from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import PassManager, parse_passes, run_passes
 from mspc.passes.per_rank.slice_to_rank import SliceToRank
 from tests.errors import error_of
-from tests.graphs import Builder, Graph, Layout, Parameter, difference, element_types, parse, print_graph
+from tests.graphs import REGISTRY, Builder, Graph, Layout, Op, Parameter, difference, element_types, parse, print_graph
 from tests.grouped import grouped
 from tests.interpret import random_feeds, run_global, run_on_ranks, same
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, types_of
@@ -103,7 +102,6 @@ def _same_numbers(before: Graph, after: Graph) -> None:
 
 def _localized() -> Iterator[tuple[str, int]]:
     """(operator, index of a sample) of all whose attributes may hold global sizes."""
-    load_operators()
     for name, cls in sorted(REGISTRY.items()):
         own = cls.localize is not Op.localize or cls.expand is not Op.expand
         if own and cls.__module__.startswith("mspc.ops.") and not issubclass(cls, Collective | LayoutChange):

@@ -8,13 +8,11 @@ import pytest
 
 from mspc import Layout, Tensor, nn, ops, reshard
 from mspc import Parameter as CellParameter
-from mspc.ops.check_graph import check_graph
-from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import VERIFY, Pass, PassManager
 from tests import random_networks
 from tests.compiled_scripts import Config, compile_call
 from tests.executors import Executor, LocalComm, NumPyBackend, World
-from tests.graphs import FLOAT32, Builder, Graph, MspcError, Parameter, TensorType
+from tests.graphs import FLOAT32, REGISTRY, Builder, Graph, MspcError, Parameter, TensorType, check_graph
 from tests.networks import usable
 from tests.operators import AllReduce, Exp
 from tests.random_updates import OPTIMIZERS
@@ -126,7 +124,6 @@ LEAST = 50
 @pytest.mark.parametrize("part", range(PARTS), ids=lambda part: f"part-{part + 1}-of-{PARTS}")
 def test_networks_equal_one_device(part: int) -> None:
     """Optimizers, clipping, accumulation, dropout, integers, several results, recompute among them."""
-    load_operators()
     seeds = [seed for seeds in random_networks.batches(SEED, COUNT) for seed in seeds][part::PARTS]
     found = random_networks.check_all(seeds, usable(), random_networks.STEPS)
     assert found.lines == []
@@ -136,7 +133,6 @@ def test_networks_equal_one_device(part: int) -> None:
 
 def test_what_can_be_drawn_is_what_is_asked_for() -> None:
     """Attention, sorting, indexing, random masks and integers are among the operators, and every optimizer is."""
-    load_operators()
     names = set(usable())
     wanted = {
         "Gather", "GatherD", "TensorScatterUpdate", "Concat", "Split", "SortExt", "TopK", "OneHot", "Select",
@@ -151,7 +147,6 @@ def test_what_can_be_drawn_is_what_is_asked_for() -> None:
 
 def test_a_sum_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that hold their own term of a sum: some of a few networks differ, and nothing else is reported."""
-    load_operators()
     monkeypatch.setattr(AllReduce, "bind", lambda self, comm: np.array)
     (seeds,) = random_networks.batches(3, random_networks.BATCH)
     found = random_networks.check_all(seeds, usable(), 1)

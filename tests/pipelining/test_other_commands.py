@@ -15,13 +15,11 @@ from mspc.commands.check import Limits, check_target
 from mspc.commands.facts.reading import folder_facts
 from mspc.commands.search import SearchOptions, search_target
 from mspc.ir.diagnostics import MspcError
-from tests.compiled_scripts import QUIET, CompileOptions, compile_target, run_directory, run_script
+from tests.compiled_scripts import NETWORKS, QUIET, CompileOptions, compile_target, run_directory, run_script
 from tests.errors import error_of
+from tests.texts import IMPORTS
 
-SCRIPT = """\
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Parameter, Tensor
+SCRIPT = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2, OTHERS)
 class Layer(nn.Cell):
     def __init__(self, stage):
@@ -98,10 +96,7 @@ def test_a_table_orders_the_stages_and_is_proved_first(own_folder: Path) -> None
     assert str(error.location) == "order.csv:2:9"
 
 
-AVERAGED = """
-import numpy as np
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+AVERAGED = IMPORTS + """
 from mindspore.communication import init
 
 init()
@@ -192,7 +187,6 @@ def test_a_mesh_is_of_the_ranks_of_one_of_the_scripts_stages(tmp_path: Path) -> 
         search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,), meshes=("2",)))
 
 
-NETWORKS = Path(__file__).resolve().parents[2] / "benchmarks" / "networks"
 COMPILED_SCRIPT = """\
 import sys
 import numpy as np

@@ -18,13 +18,11 @@ from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.program import load_program
 from tests.compiled_scripts import QUIET, Config, compile_call, run_directory, verify_target
 from tests.operators import Call, ReceiveFromStage, Scan, SendToStage
+from tests.texts import IMPORTS
 
 # Ranks meet in their exchanges of keys in one order if gradients of weights are apart.
 
-RINGS = """
-import numpy as np
-import mindspore as ms
-from mindspore import Layout, Parameter, Tensor, nn, ops
+RINGS = IMPORTS + """
 from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
 ms.set_auto_parallel_context(

@@ -20,6 +20,7 @@ from tests.compiled_scripts import compiled_script
 from tests.errors import error_of
 from tests.grouped import grouped
 from tests.pipelining.staged_script import printed
+from tests.texts import IMPORTS
 
 # Copies to the host and back pace a schedule: nodes that wait for them do so in order, everything else hides.
 
@@ -80,10 +81,7 @@ def test_copies_of_other_chunks_are_alike() -> None:
 
 # The timeline of a compile: from the times of its graphs' nodes, which may be measured, and of messages by border.
 
-SCRIPT = """\
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Parameter, Tensor
+SCRIPT = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=3)
 class Layer(nn.Cell):
     def __init__(self, stage, width):

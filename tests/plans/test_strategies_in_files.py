@@ -24,12 +24,9 @@ from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.compiler.sharded_networks import check_equals_one_device, compiled, networks
 from tests.errors import error_of
 from tests.graphs import Layout, MspcError
+from tests.texts import IMPORTS
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
-from mindspore.common.initializer import initializer
+SCRIPT = IMPORTS + """
 from mindspore.communication import init
 from mindspore.parallel.auto_parallel import AutoParallel
 from mindspore.train import Model

@@ -6,9 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.ir.diagnostics import Location
-from mspc.ops.collective.base import Collective
-from mspc.ops.op import NotDifferentiable, Op
-from tests.graphs import FLOAT32, Graph, Layout, Node, Parameter, TensorType, Value
+from tests.graphs import FLOAT32, Collective, Graph, Layout, Node, NotDifferentiable, Op, Parameter, TensorType, Value
 
 WHERE = (Location("net.py", 12, 5, 9, "    out = self.op(x)"),)
 

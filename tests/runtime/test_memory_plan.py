@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
@@ -23,7 +22,7 @@ from tests.compiled_scripts import compiled_script
 from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
 from tests.executors import Executor, NumPyBackend, parse_passes, plan_memory, run_passes
-from tests.graphs import FLOAT32, REGISTRY, MspcError, Op, TensorType, difference, parse, print_graph
+from tests.graphs import FLOAT32, REGISTRY, Collective, MspcError, Op, TensorType, difference, parse, print_graph
 from tests.interpret import slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.operators import Adam, Add, AllReduce, AssignAdd, FusedMatMul, GroupedUpdate, MatMul, ReduceMean, Tanh

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mspc.commands.verify_capture import VIEWS, WAITS, CapturedPrograms, check_waits
-from mspc.ops.check_graph import check_graph
 from mspc.ops.control.structural import StopGradient, TupleGetItem
 from mspc.readers.pytorch.captured import CapturedStep, read_rank
 from mspc.readers.pytorch.exported_program import ExportedNode, NodeResult, names_in
@@ -30,7 +29,7 @@ from mspc.verify.scale.proof import ScaleProof, prove, small_program
 from mspc.verify.scale.rank_kinds import Divided, RankKind, divided, flat, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
-from tests.graphs import ExecutionError, Graph, MspcError, Node, Op, TupleType, Value
+from tests.graphs import ExecutionError, Graph, MspcError, Node, Op, TupleType, Value, check_graph
 from tests.mutation.processes import forked
 from tests.operators import AllGather, Cast, Concat, ReduceScatter, Split, StridedSlice, Transpose
 from tests.verify.drawn_captures import kept_captures, programs

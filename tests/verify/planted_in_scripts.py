@@ -21,14 +21,13 @@ from mspc.commands.options import ImportOptions
 from mspc.commands.verify import compared_program, compiled_call, of_call
 from mspc.commands.verify_folder import give_layouts, located
 from mspc.compiler.rank_graphs import copied
-from mspc.ops.check_graph import check_graph
 from mspc.verify.same_values import MARK
 from mspc.verify.scale.blame import odd_one
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.verification import Verified, verified
 from tests.compiled_scripts import QUIET, CompileOptions
-from tests.graphs import ExecutionError, Graph, MspcError, Node
+from tests.graphs import ExecutionError, Graph, MspcError, Node, check_graph
 from tests.planted_networks import FOLDED, LOOPS, NETWORK, RECOMPUTED
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable, meets
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of

@@ -11,7 +11,6 @@ import pytest
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_region
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.math.arithmetic import Add, Mul, NotEqual, Select, Sub
-from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.runtime.comm.local import LocalComm
 from mspc.verify.difference import GROWTH, TOLERANCES, coarsest, compare, floats_of
 from mspc.verify.judged_collectives import collectives
@@ -19,8 +18,9 @@ from mspc.verify.made_inputs import made_inputs
 from mspc.verify.one_device import Movement, OneDevice, added_up, is_exact
 from mspc.verify.random_numbers import wrong_random_numbers
 from tests.compiled_scripts import CompileOptions, verify_text
-from tests.graphs import BOOL, FLOAT32, FLOAT64, INT32, INT64, TensorType, dtype_of, parse
+from tests.graphs import BOOL, FLOAT32, FLOAT64, INT32, INT64, REGISTRY, Op, TensorType, dtype_of, parse
 from tests.operators import Cast, Dropout, ExpandDims, Gather, MatMul, ReduceMax, ReduceMean, Tanh
+from tests.texts import IMPORTS
 
 LOOP = """
 #IR entry      : @net
@@ -227,7 +227,6 @@ def rows_of(op: Op, shapes: Any, dtypes: Any = ()) -> list[str]:
 
 
 def test_right_numbers_pass() -> None:
-    load_operators()
     count = 0
     for name in REGISTRY:
         for each in REGISTRY[name].samples:
@@ -271,9 +270,7 @@ def test_every_property_fails_if_it_is_broken(monkeypatch: pytest.MonkeyPatch, s
 # Finite differences judge gradients where a network has slopes, and leave corners alone.
 
 
-SCRIPT = """\
-import numpy as np, mindspore as ms
-from mindspore import nn, ops, Parameter, Tensor
+SCRIPT = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -295,10 +292,7 @@ def test_a_corner_has_no_slope(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "not compared with finite differences: the gradient of b: values have a corner here\n" in said
 
 
-
-MEAN = """\
-import numpy as np, mindspore as ms
-from mindspore import nn, ops, Parameter, Tensor
+MEAN = IMPORTS + """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()

@@ -25,16 +25,16 @@ from mspc.commands.view.proof import page_facts
 from mspc.commands.view.stages import memory_facts
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.layout import Layout, group_of
-from mspc.ops.collective.base import Collective
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.program import Program, load_program
 from tests.browser import browser, why_not
 from tests.commands.test_loops_in_tables import looped
 from tests.commands.view.reading import check_equal, compiled, elements, read_back
-from tests.graphs import REGISTRY, parse
+from tests.graphs import REGISTRY, Collective, parse
 from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.test_mindspore_dumps import LOOP_DUMP
 from tests.test_conformance import CASES
+from tests.texts import IMPORTS
 
 SMALLEST = 600_000
 """Bytes of the quick start's page at most."""
@@ -43,10 +43,7 @@ LARGE = ("conv_auto", "transformer_dynamic_programming", "transformer_propagate"
 FEW = 20
 """Nodes of a graph that may be little but exchanges, whose pieces are no slices."""
 
-ROWS = """
-import mindspore as ms
-import numpy as np
-from mindspore import Tensor, nn
+ROWS = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch")
 conv = nn.Conv2d(3, 8, 3)
 conv.conv2d.shard(((2, 1, 2, 1), (1, 1, 1, 1)))
@@ -294,10 +291,7 @@ def test_collectives_of_mindspores_dumps_have_the_bytes_that_diff_knows(tmp_path
     assert [(shown[i]["size"], shown[i]["bytes"]) for i in (0, 1)] == [(4, total * 2 * 3 // 4), (8, total * 7)]
 
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+SCRIPT = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch")
 
 class Net(nn.Cell):

@@ -26,6 +26,7 @@ from tests.commands.view.reading import QUIET, compiled
 from tests.compiled_scripts import CompileOptions, compile_target, verify_scale
 from tests.errors import error_of
 from tests.pipelining.staged_script import HEAD
+from tests.texts import IMPORTS
 
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 CHAIN = """
@@ -377,10 +378,7 @@ def test_a_reader_comes_from_the_failure_to_its_node(wrong: Case, chromium: Any,
     page.close()
 
 
-NETWORK = """
-import mindspore as ms
-import numpy as np
-from mindspore import nn, ops, Tensor, Parameter
+NETWORK = IMPORTS + """
 
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch")
 

@@ -16,9 +16,8 @@ from tests.compiler.test_rank_kinds import HEAD, RESHARDED
 
 
 @pytest.fixture(autouse=True)
-def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def net(own_folder: Path) -> None:
     """A script in the working folder."""
-    monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NETWORK)
 
 

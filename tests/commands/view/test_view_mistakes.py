@@ -23,11 +23,9 @@ from tests.errors import error_of
 from tests.offload.test_offload import SCRIPT
 from tests.runtime.planted_hangs import as_pytorch_writes, drawn
 from tests.serving import succeed
+from tests.texts import IMPORTS
 
-NETWORK = """
-import mindspore as ms
-import numpy as np
-from mindspore import nn, ops, Tensor
+NETWORK = IMPORTS + """
 
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=2, dataset_strategy="full_batch")
 
@@ -51,9 +49,8 @@ def compile_of_net(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(compile_of_net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(compile_of_net: Path, own_folder: Path) -> Path:
     """A copy that may be damaged, in the working folder."""
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(compile_of_net, "graphs")
     return Path("graphs")
 

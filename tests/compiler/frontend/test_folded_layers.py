@@ -12,10 +12,9 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
 from mspc.compiler.frontend.trace import trace
-from mspc.ops.check_graph import check_graph
 from mspc.ops.control.regions import For, MakeStack, Scan
 from mspc.passes.base import PassManager, find_pass
-from tests.graphs import FLOAT32, REGISTRY, Graph, TensorType, difference, parse, print_graph
+from tests.graphs import FLOAT32, REGISTRY, Graph, TensorType, check_graph, difference, parse, print_graph
 from tests.interpret import random_feeds, run_global, run_on_ranks, same
 
 WIDTH = 8

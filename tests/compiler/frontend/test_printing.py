@@ -18,6 +18,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.commands.run import run_script
 from mspc.compiler.frontend.trace import trace
 from tests.graphs import FLOAT32, REGISTRY, TensorType, parse, print_graph
+from tests.texts import IMPORTS
 
 X = TensorType(FLOAT32, (2,))
 
@@ -122,10 +123,7 @@ def test_it_is_ignored_for_files() -> None:
     assert traced.graph.nodes == []
 
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+SCRIPT = IMPORTS + """
 
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
 

@@ -12,8 +12,7 @@ import mspc
 from mspc import Parameter, nn, ops
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.ops.check_graph import check_graph
-from tests.graphs import FLOAT32, REGISTRY, Constant, parse, print_graph
+from tests.graphs import FLOAT32, REGISTRY, Constant, check_graph, parse, print_graph
 
 CASES: dict[Callable[..., Any], str] = {}
 

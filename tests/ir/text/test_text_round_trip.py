@@ -27,11 +27,9 @@ from mspc.ir.types import (
     TupleType,
     dtype_of,
 )
-from mspc.ops.check_graph import check_graph
-from mspc.ops.op import REGISTRY, load_operators
 from tests.conftest import ROOT
 from tests.errors import error_of
-from tests.graphs import Constant, Graph, MspcError, Node, Parameter, difference, parse
+from tests.graphs import REGISTRY, Constant, Graph, MspcError, Node, Parameter, check_graph, difference, parse
 from tests.ir.graphs import OPERATORS, SMALL_TEXT, graphs, programs, small_graph
 from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.text.test_text_errors import mutated
@@ -69,7 +67,6 @@ def test_random_graph_with_regions_reads_back_equal(graph: Graph) -> None:
 
 
 def test_every_registered_operator_reads_back_equal() -> None:
-    load_operators()
     assert len(REGISTRY) > 50
     for cls in REGISTRY.values():
         for sample in cls.samples:

@@ -3,7 +3,6 @@
 Settings of scripts for files of strategies, and for optimizers that replicas share.
 """
 
-import linecache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from mspc.commands.run import run_script
 from mspc.communication import init
 from mspc.mindspore_api.context import freeze
 from mspc.parallel import AutoParallel, Layout
+from tests.texts import IMPORTS
 
 layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
 
@@ -160,10 +160,7 @@ def test_a_micro_batch_is_a_part_of_every_input() -> None:
     assert y.shape == (3, 2)
 
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+SCRIPT = IMPORTS + """
 from mindspore.communication import init
 
 ms.set_context(mode=ms.PYNATIVE_MODE)
@@ -198,13 +195,6 @@ results += [Net()(x, y)] if {holds} else []
 print(told(tuple(results)))
 """
 MODES = ('parallel_mode="auto_parallel", search_mode="sharding_propagation"', 'parallel_mode="semi_auto_parallel"')
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    linecache.clearcache()
-    return Path("net.py")
 
 
 def printed(script: Path, capsys: pytest.CaptureFixture[str], settings: str, ranks: int, net: str = "") -> str:

@@ -35,6 +35,7 @@ from tests.ops.collective.every import check_all
 from tests.runtime.gpu.fake_gpu import FakeDevice, fake, fake_move
 from tests.serving import SERVED, succeed
 from tests.shares import is_taken
+from tests.texts import IMPORTS
 
 X = TensorType(FLOAT32, (8, 12))
 MODULES = ("mspc.ops.collective.collectives", "mspc.ops.collective.exchange", "mspc.ops.collective.point_to_point")
@@ -361,10 +362,7 @@ def test_sizes_of_pieces_that_do_not_fit(sends: Any, receives: Any, block: int, 
     assert error_of(op.infer, TensorType(FLOAT32, (4,))).message == message
 
 
-SQUARE = """
-import numpy as np
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+SQUARE = IMPORTS + """
 from mindspore.communication import init, get_rank
 from mindspore.ops import operations as P
 

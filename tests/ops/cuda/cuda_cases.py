@@ -7,10 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.op import REGISTRY, Op, load_operators
-from tests.graphs import TensorType, TupleType, dtype_of, element_types
-
-load_operators()
+from tests.graphs import REGISTRY, Op, TensorType, TupleType, dtype_of, element_types
 
 MODULES = (
     "nn.softmax", "nn.norm", "nn.experts", "loss.loss", "math.mint", "math.reduce", "math.scans", "tensor.reshape",

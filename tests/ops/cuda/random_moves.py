@@ -6,10 +6,8 @@ from typing import Any
 
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.op import REGISTRY, Op, load_operators
-from tests.graphs import MspcError, TensorType, dtype_of
+from tests.graphs import REGISTRY, MspcError, Op, TensorType, dtype_of
 
-load_operators()
 DTYPES = ("Float32", "Float32", "BFloat16", "Float16", "Int32")
 UNARY = ("Neg", "Abs", "Square")
 SIZES = (1, 2, 3, 4, 8)

@@ -16,8 +16,7 @@ from mspc.ops.cuda.moves import transpose_bytes
 from mspc.ops.device import source_text
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps, loaded_bytes, moved_operands
-from mspc.ops.op import REGISTRY, Op, load_operators
-from tests.graphs import MspcError, element_types
+from tests.graphs import REGISTRY, MspcError, Op, element_types
 from tests.operators import ExpertPlaces, FusedMatMul, ScaledMatMul
 from tests.ops.cuda.cuda_cases import NumPy
 from tests.ops.cuda.cuda_chains import (
@@ -414,7 +413,6 @@ def test_what_is_no_kernel_is_refused(lines: Lines, types: tuple[str, ...], what
     ],
 )
 def test_what_does_not_fit_is_told(ends: list[int], message: str, tmp_path: Path) -> None:
-    load_operators()
     op = ExpertPlaces(outer=2, parts=2, room=7)
     given = np.array(ends, np.int64), np.arange(24, dtype=np.int32)
     types = [TensorType(dtype_of(array.dtype), array.shape) for array in given]

@@ -27,6 +27,7 @@ from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
 from tests.ops.ranks import on_ranks
 from tests.ops.simulate import arrays_of, check_gradient, operator_of, results_of, types_of
 from tests.shares import crossed, is_taken
+from tests.texts import IMPORTS
 
 B, N, S, T, D = 2, 4, 5, 7, 3
 
@@ -116,10 +117,7 @@ def test_weights_are_dropped_and_the_others_made_up_for_them(shape: tuple[int, .
         np.testing.assert_allclose(run(op, q, k, v, kept.astype(dtype), mask), expected, rtol=1e-12)
 
 
-CAUSAL = """
-import numpy as np
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+CAUSAL = IMPORTS + """
 from mindspore.ops import operations as P
 
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")

@@ -13,8 +13,7 @@ from mspc import MspcError, Parameter, Tensor, nn, ops
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.nn import batch_norm
 from mspc.ops.nn.batch_norm import BatchNorm, normalised_by_own, own_gradients
-from mspc.ops.op import RankPlacement
-from tests.graphs import FLOAT64, Builder, Graph, Layout, TensorType, Value, element_types
+from tests.graphs import FLOAT64, Builder, Graph, Layout, RankPlacement, TensorType, Value, element_types
 from tests.mindspore_api.nn.training import Training
 from tests.ops.backend import BACKEND
 from tests.ops.ranks import on_ranks

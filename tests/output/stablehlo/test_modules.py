@@ -13,7 +13,6 @@ import pytest
 from mspc.analysis.aliasing import updated_parameters
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs, rank_graphs
-from mspc.ops.op import load_operators
 from mspc.output.stablehlo.programs import module_text
 from mspc.verify.scale.rank_kinds import RankKind, kinds_of
 from tests.compiled_scripts import compiled_script, compiled_text
@@ -105,7 +104,6 @@ def beside_xla(folder: Path, name: str, graphs: RankGraphs, feeds: dict[str, np.
 
 @needs_jax
 def test_operators_on_one_device(tmp_path: Path) -> None:
-    load_operators()
     wanted: dict[str, Any] = {}
     for name in OPERATORS:
         op, sample = operator_of(name, 0)

@@ -14,7 +14,6 @@ from mspc.analysis.cost.machine import H200, Link, Rate
 from mspc.analysis.cost.nodes import MatmulSizes
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import OFFLOAD, Builder, Graph, Node, Parameter
-from mspc.ops.collective.base import Collective
 from mspc.passes.communication.choose_pieces import ChoosePieces
 from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.communication.send_in_pieces import SendInPieces
@@ -29,7 +28,7 @@ from mspc.passes.lib.collective_pieces import (
 )
 from mspc.runtime.memory_plan import plan_memory
 from tests.compiled_scripts import Compiled, Config, compile_call
-from tests.graphs import BFLOAT16, FLOAT32, MspcError, TensorType
+from tests.graphs import BFLOAT16, FLOAT32, Collective, MspcError, TensorType
 from tests.operators import AllGather, AllReduce, MatMul, ReduceScatter
 from tests.passes.communication.large_layers import Layers
 from tests.passes.communication.pieces_networks import Case, compare, drawn

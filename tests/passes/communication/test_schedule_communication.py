@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import Call, emit_regions
 from mspc.passes.base import find_pass, parse_passes, run_passes
 from mspc.passes.communication.schedule_communication import ScheduleCommunication
 from mspc.passes.lib.collective_order import AHEAD_OF_SUMS, order_collectives
 from mspc.runtime.memory_plan import plan_memory
 from tests.compiled_scripts import Compiled, compiled_script
-from tests.graphs import FLOAT32, REGISTRY, Op, TensorType, difference, parse, print_graph
+from tests.graphs import FLOAT32, REGISTRY, Collective, Op, TensorType, difference, parse, print_graph
 from tests.interpret import run_global, run_on_ranks, same, slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.operators import Add, AllGather, AllReduce, AssignAdd, MatMul, Mul, Neg, Print, Receive, TupleGetItem

@@ -16,7 +16,6 @@ from mspc.analysis.integer_ranges import BOUNDS
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
 from mspc.engine.capture import capture
-from mspc.ir.layout import NamedLayout
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, TensorType
 from mspc.mindspore_api.state import Session
 from mspc.ops.math.arithmetic import Neg
@@ -24,7 +23,7 @@ from mspc.output.programs import config_of
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from mspc.passes.fusion.fuse_large_attention import FuseLargeAttention
 from tests.compiled_scripts import CompileOptions, verify_text
-from tests.graphs import REGISTRY, Builder, Graph, Node, Parameter, parse, print_graph
+from tests.graphs import REGISTRY, Builder, Graph, NamedLayout, Node, Parameter, parse, print_graph
 from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
 

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-from mspc.ops.op import REGISTRY, load_operators
-from tests.graphs import FLOAT32, Builder, DType, Graph, Node, Parameter, TensorType
-
-load_operators()
+from tests.graphs import FLOAT32, REGISTRY, Builder, DType, Graph, Node, Parameter, TensorType
 
 
 class WrittenGraph:

@@ -16,12 +16,11 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.ir.graph import Parameter as GraphParameter
-from mspc.ops.collective.base import Collective
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.passes.lib.propagation import shard_parameters, why_not_sharded
 from tests.compiled_scripts import CompileOptions, Config, compile_call, verify_target
 from tests.compiler.sharded_networks import HEAD, compiled
-from tests.graphs import FLOAT32, Builder, Graph, Layout, MspcError, TensorType
+from tests.graphs import FLOAT32, Builder, Collective, Graph, Layout, MspcError, TensorType
 
 RANKS = 8
 Shape = tuple[int, ...]

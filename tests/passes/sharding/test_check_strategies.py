@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from mspc.ir.diagnostics import ErrorGroup, Location, MspcError
-from mspc.ir.layout import Layout, NamedLayout
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op
 from mspc.passes.lib.choices import multiplies, rule_of
 from mspc.passes.lib.experts import mesh_of
 from mspc.passes.sharding.check_strategies import CheckStrategies
 from tests.errors import error_of
-from tests.graphs import FLOAT32, INT32, INT64, Builder, Graph, Node, Parameter, TensorType, Value
+from tests.graphs import FLOAT32, INT32, INT64, Builder, Graph, Layout, NamedLayout, Node, Parameter, TensorType, Value
 from tests.operators import GroupedProduct, L2Normalize
 
 

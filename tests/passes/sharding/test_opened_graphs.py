@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_region
-from mspc.ops.check_graph import check_graph
-from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import Call, For, Scan, emit_regions
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.lib.opened_graphs import close_regions, open_regions
 from tests.executors import Executor, LocalComm, NumPyBackend, World
-from tests.graphs import FLOAT64, REGISTRY, TensorType, difference, parse, print_graph
+from tests.graphs import FLOAT64, REGISTRY, Collective, TensorType, check_graph, difference, parse, print_graph
 from tests.interpret import Arrays, by_name, random_feeds, run_on_ranks, same
 from tests.random_regions import COUNT, RandomRegions
 from tests.shares import share_of

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
-from mspc.ops.op import RankPlacement
 from mspc.runtime.comm.agreement import arrival_kernels
 from mspc.runtime.comm.interface import combine, pieces
 from tests.errors import failure_of
 from tests.executors import Executor, LocalComm, NumPyBackend, OneRank, World
-from tests.graphs import FLOAT64, Builder, ExecutionError, Graph, Layout, Parameter, TensorType
+from tests.graphs import FLOAT64, Builder, ExecutionError, Graph, Layout, Parameter, RankPlacement, TensorType
 from tests.operators import Exchange, NeighborExchange, PasteSlices, Reshape, TupleGetItem
 from tests.redistributions import random_pairs
 from tests.runtime.comm.collectives import digest, results

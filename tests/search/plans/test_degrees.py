@@ -19,9 +19,8 @@ from mspc.search.plans.degrees import Degrees, degrees_of
 from mspc.search.plans.figures import figures, max_bytes_sent, rank_loads
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 from mspc.search.plans.table import FAR, SLOWER, folded_network, folded_tries, plan_of_file, plans_for
-from tests.compiled_scripts import Compiled, compile_call, compiled_script, compiled_text
-
-NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
+from tests.compiled_scripts import NETWORKS, Compiled, compile_call, compiled_script, compiled_text
+from tests.texts import IMPORTS
 
 
 @pytest.mark.parametrize(
@@ -74,10 +73,7 @@ def test_a_sentence() -> None:
     assert " rows per second, " in line
 
 
-THREE_DIMENSIONS = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+THREE_DIMENSIONS = IMPORTS + """
 
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, full_batch=True)
 
@@ -108,10 +104,7 @@ def test_what_a_layer_keeps_for_its_gradients_is_no_weight(lazy: str, wanted: tu
     assert (found.data, found.tensor, found.context, found.expert) == (*wanted, 1, 1)
 
 
-UNLIKE = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+UNLIKE = IMPORTS + """
 
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, full_batch=True)
 
@@ -182,10 +175,7 @@ def test_the_level_of_zero_follows_from_layouts(level: str, wanted: int, dtype: 
 
 
 RANKS = 8
-WINDOWS = """
-import mindspore as ms
-import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+WINDOWS = IMPORTS + """
 
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)
 

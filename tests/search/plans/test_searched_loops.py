@@ -19,12 +19,10 @@ from mspc.search.plans.row import SEARCH, Plans, file_name
 from mspc.search.plans.table import plan_of_file, plans_for
 from tests.compiled_scripts import Compiled, CompileOptions, compile_call
 from tests.shares import crossed
+from tests.texts import IMPORTS
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+SCRIPT = IMPORTS + """
 
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, full_batch=True)
 

@@ -1,10 +1,9 @@
 """A script of six layers, data parallel on the ranks of a stage, whose parameters are large enough to be stored in
 slices."""
 
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+from tests.texts import IMPORTS
+
+SCRIPT = IMPORTS + """
 from mindspore.common.initializer import Normal, initializer
 from mindspore.communication import init
 

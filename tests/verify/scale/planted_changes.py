@@ -27,7 +27,6 @@ from typing import Any
 
 from mspc.commands.verify_folder import checked_program, give_layouts, ranks_together, verify_folder
 from mspc.compiler.in_memory import read_network
-from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.runtime.program import PROGRAM, load_slices
 from mspc.verify.scale.proof import ScaleProof, prove, small_program
@@ -35,12 +34,11 @@ from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
 from mspc.verify.verification import plain_graph
-from tests.compiled_scripts import QUIET, CompileOptions, compile_target
-from tests.graphs import Constant, ExecutionError, Graph, MspcError, Node, Parameter, Value, print_graph
+from tests.compiled_scripts import NETWORKS, QUIET, CompileOptions, compile_target
+from tests.graphs import Constant, ExecutionError, Graph, MspcError, Node, Parameter, Value, check_graph, print_graph
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 
-NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 PLANS = {
     "llama": ("llama.py", 4, ("1", "32", "4", "48", "64", "2", "2", "2", "16")),
     "stages": ("staged_llama.py", 8, ("2", "16", "4", "2", "24", "16", "2", "2", "2", "2", "8")),

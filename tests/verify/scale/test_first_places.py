@@ -19,6 +19,7 @@ from tests.compiled_scripts import QUIET, CompileOptions, compile_target, verify
 from tests.errors import failure_of
 from tests.graphs import FLOAT32, Builder, Graph, Node, Parameter, TensorType
 from tests.operators import Add, AddN, AllReduce, Div, Exp, Log, Neg, Tanh, TupleGetItem
+from tests.texts import IMPORTS
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, other_offset
 from tests.verify.scale.changes_of_programs import KINDS, made, rank_of
 from tests.verify.scale.planted_changes import Plan, judged
@@ -245,10 +246,7 @@ def test_kinds_that_wait_for_what_is_run_otherwise() -> None:
 # Ranks that do not hear of an overflow that others find are told.
 
 
-SCALED = """
-import mindspore as ms
-import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+SCALED = IMPORTS + """
 from mindspore.common.initializer import Normal, initializer
 
 

@@ -13,7 +13,7 @@ from mspc.commands.verify import of_script, verify_scale
 from mspc.commands.verify_folder import of_folder
 from mspc.verify.scale import proof
 from mspc.verify.scale.execution import run_step
-from tests.compiled_scripts import QUIET, CompileOptions, compile_target
+from tests.compiled_scripts import NETWORKS, QUIET, CompileOptions, compile_target
 from tests.errors import failure_of
 from tests.exported_programs import two_layers
 from tests.graphs import ExecutionError, Node, element_types
@@ -88,7 +88,6 @@ def _with_an_equal_entry(nodes: Sequence[Node]) -> Iterator[tuple[Node, int]]:
 # `mspc verify --scale` of whole plans, and of dumps with one change each.
 
 
-NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 WORDS = ("1", "32", "4", "48", "64", "2", "2", "2", "16")
 SmallChange = Callable[[str], str]
 

@@ -18,7 +18,7 @@ from mspc.verify.scale.proof import ScaleProof
 from mspc.verify.scale.rank_kernels import places_on_each, run_on_all
 from mspc.verify.scale.readers import has_multiples
 from mspc.verify.scale.small_programs import small_programs
-from tests.compiled_scripts import QUIET, CompileOptions, compile_target
+from tests.compiled_scripts import NETWORKS, QUIET, CompileOptions, compile_target
 from tests.executors import NumPyBackend, OneRank
 from tests.graphs import FLOAT32, INT32, Builder, Graph, Parameter, TensorType
 from tests.operators import Add, ExpertPlaces, ExpertProduct, FetchRows, Mul, OneHot, SendRows, Sort, TopK, TupleGetItem
@@ -54,7 +54,6 @@ nn.TrainOneStepCell(net, nn.Adam(net.trainable_params(), 1e-3))(Tensor(shape=(RO
 '''
 """All rows go to the first of eight ranks."""
 
-NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 MESH = (2, 3, 2)
 AXES = (0, 2)
 GROUPS = [tuple(int(r) for r in np.arange(12).reshape(MESH)[:, i].reshape(-1)) for i in range(3)]

@@ -9,6 +9,7 @@ from tests.context.drawn_network import DrawnNetwork as DrawnContext
 from tests.control_programs import judged
 from tests.experts.drawn_experts import DrawnExperts
 from tests.pipelining.drawn_network import DrawnNetwork as DrawnStages
+from tests.texts import IMPORTS
 
 Script = tuple[str, int]
 """The text, and the number of ranks."""
@@ -35,10 +36,7 @@ def _control(seed: int) -> Script:
     return judged(seed, ranks, gradients, 3).program.script(".", gradients), ranks
 
 
-PUBLIC = """
-import numpy as np
-import mindspore as ms
-from mindspore import Tensor
+PUBLIC = IMPORTS + """
 from mindspore.communication import init
 from tests.compiler.test_public_networks import NETWORKS, RANKS, SETTINGS, drawn
 
@@ -65,10 +63,7 @@ def _public(seed: int) -> Script:
     return PUBLIC.format(number=seed), 8
 
 
-ROWS = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+ROWS = IMPORTS + """
 from mindspore.communication import init
 
 init()
@@ -139,10 +134,7 @@ def _rows(seed: int) -> Script:
     return text, ranks
 
 
-HALVES = """
-import numpy as np
-import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+HALVES = IMPORTS + """
 
 ms.set_auto_parallel_context(
     parallel_mode="semi_auto_parallel", full_batch=True, enable_parallel_optimizer={shared},
