@@ -1,8 +1,6 @@
 """Helpers that tests on a GPU share: the device, arrays that go there and come back, launches. Skipped where there is
 none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

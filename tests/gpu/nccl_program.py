@@ -7,8 +7,6 @@ and stop lose rank 1 in a replayed step, at an AllReduce of so many elements: th
 it go on after a while, and nothing ends.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ FetchRows and SendRows are compared with NumPy's, on two streams, in one round a
 of which parts are captured.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

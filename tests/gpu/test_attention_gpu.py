@@ -1,7 +1,5 @@
 """Attention on a GPU against NumPy: cuDNN's fused kernels, and the products that stand in for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

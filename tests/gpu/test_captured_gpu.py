@@ -1,7 +1,5 @@
 """Memory in a captured graph is filled by a kernel, and the order of work is as before."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

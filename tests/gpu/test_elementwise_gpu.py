@@ -1,7 +1,5 @@
 """Elementwise operators, fused chains and updates against NumPy, on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fused attention of TF32 on a GPU against NumPy in Float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

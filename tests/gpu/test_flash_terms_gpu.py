@@ -1,7 +1,5 @@
 """Fused attention with masks, addends, windows and dropped weights on a GPU against NumPy in Float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convolutions by cuDNN, in both orders of the channels, beside NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

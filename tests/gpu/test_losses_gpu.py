@@ -1,7 +1,5 @@
 """Whole runs on several GPUs beside the same runs on NumPy."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

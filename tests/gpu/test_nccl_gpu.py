@@ -1,7 +1,5 @@
 """Collectives between real GPUs, and what happens when a rank is lost; skipped with fewer than two."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

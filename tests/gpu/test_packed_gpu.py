@@ -1,7 +1,5 @@
 """Attention of one packed operand on a GPU: against NumPy, in place for cuDNN and the kernels of TF32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

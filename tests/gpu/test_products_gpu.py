@@ -1,7 +1,5 @@
 """Products through cuBLASLt against NumPy, on a GPU."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

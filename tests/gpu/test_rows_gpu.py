@@ -1,7 +1,5 @@
 """CUDA kernels of operators that are not elementwise, on a GPU: against NumPy, and how fast they are (with -s)."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Streams of a step see memory that was made beside them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

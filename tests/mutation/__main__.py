@@ -10,8 +10,6 @@ of twenty changes nothing and has to survive, which shows that tests fail for th
 processes count for nothing: a change is in the process that runs the tests.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import builtins

@@ -1,7 +1,5 @@
 """Operations on images against torchvision's on the same images of Pillow."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -3,8 +3,6 @@
 FOLDER has NAME.mlir with NAME.npz, whose arrays are the arguments in order, along the first dimension those of all
 ranks; NAME.out.npz gets the results in the same form."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
