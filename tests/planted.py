@@ -24,8 +24,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 class Planted:
     """An error: `old` is once in `file` of the package, `new` takes its place.
 
-    free: a network that it does not touch, and the reason. note: a part of the report on the network "network".
-    daily: whether normal runs look for it.
+    free: a network that it does not touch, and the reason. daily: whether normal runs look for it.
     """
 
     name: str
@@ -33,7 +32,6 @@ class Planted:
     old: str
     new: str
     free: Sequence[str] = ()
-    note: str = ""
     daily: bool = False
 
 

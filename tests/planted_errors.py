@@ -33,11 +33,12 @@ NO_ERROR = "no error"
 
 
 class Group(NamedTuple):
-    """Errors that all these judges must see in all these networks."""
+    """Errors that all these judges must see in all these networks. notes: parts of reports on the first network."""
 
     networks: list[str]
     judges: list[str]
     errors: list[Planted]
+    notes: dict[str, str]
 
 
 def read_groups() -> list[Group]:
@@ -48,7 +49,7 @@ def read_groups() -> list[Group]:
         own = {row["name"]: Planted(**row) for row in group.get("errors", ())}
         known |= own
         errors = [*own.values(), *(known[name] for name in group.get("names", ()))]
-        groups.append(Group(group["networks"], group["judges"], errors))
+        groups.append(Group(group["networks"], group["judges"], errors, group.get("notes", {})))
     return groups
 
 

@@ -49,7 +49,7 @@ def test_an_error_in_an_update_is_found() -> None:
 
 def test_errors_are_found(tmp_path: Path) -> None:
     """Every network and every part of the comparison has some errors in the daily run."""
-    notes = {f"network: ranks: {error.name}": error.note for error in EVERY}
+    notes = {f"{group.networks[0]}: ranks: {name}": note for group in GROUPS for name, note in group.notes.items()}
     daily = {NO_ERROR, *(error.name for error in EVERY if error.daily)}
     taken = [
         (case, wanted) for case, wanted in cases(tmp_path)

@@ -2,7 +2,6 @@
 the runtime changed in this process, or a network that used to be called different."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,6 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime import buffers
-from mspc.runtime.comm import local
-from mspc.runtime.comm.local import LocalComm
 from tests.compiled_scripts import QUIET, CompileOptions, verify_target
 from tests.operators import TanhGrad
 from tests.planted_networks import NETWORK
@@ -50,89 +46,6 @@ def test_a_kernel_that_takes_no_float64_is_not_judged(network: str, monkeypatch:
 
     monkeypatch.setattr(TanhGrad, "run", narrow)
     verify_target(network, CompileOptions(ranks=8, loudness=QUIET), seed=0)
-
-
-@pytest.fixture
-def no_negative_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
-    combine = local.combine
-
-    def wrong(parts: Any, op: str) -> Any:
-        return combine([np.maximum(part, 0) for part in parts] if op == "max" else parts, op)
-
-    monkeypatch.setattr(local, "combine", wrong)
-
-
-SOFTMAX = IMPORTS + """
-ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
-ms.set_seed(1)
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(Tensor(np.random.randn(6, 8) * 0.1, ms.float32))
-        self.product = ops.MatMul().shard(((1, 1), (1, 2)))
-        self.peak = ops.ReduceMax(keep_dims=True).shard(((1, 2),))
-        self.sum = ops.ReduceSum(keep_dims=True).shard(((1, 2),))
-    def construct(self, x):
-        z = self.product(x, self.w)
-        z = z - self.peak(z, 1)
-        return ops.ReduceMean()((z - ops.log(self.sum(ops.exp(z), 1))) ** 2)
-net = Net()
-nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(np.ones([4, 6]), ms.float32))
-"""
-
-
-@pytest.mark.usefixtures("no_negative_maximum")
-def test_a_maximum_whose_size_changes_no_number_is_tried_on_others(tmp_path: Path) -> None:
-    """A softmax is the same whatever is taken off its logits."""
-    (tmp_path / "net.py").write_text(SOFTMAX)
-    (note,) = found(str(tmp_path / "net.py"), 2).notes
-    assert note == "on numbers made for it a collective gives others than NumPy"
-
-
-def changed_sums(monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalComm, Any, Any], Any]) -> None:
-    """`change` sees the rank's communicator, what it brought to a reduction and what comes out."""
-    ordinary = LocalComm.all_reduce
-
-    def wrong(self: LocalComm, array: Any, op: str, ranks: Any) -> Any:
-        return change(self, array, ordinary(self, array, op, ranks))
-
-    monkeypatch.setattr(LocalComm, "all_reduce", wrong)
-
-
-SMALL = IMPORTS + """
-ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
-ms.set_seed(1)
-first, middle, last = nn.Dense(4, 6), nn.Dense(6, 8), nn.Dense(8, 2)
-middle.matmul.shard(((1, 1), (2, 1)))
-net = nn.SequentialCell(first, nn.Tanh(), middle, nn.Tanh(), last)
-optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-step = nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(net, nn.MSELoss()), optimizer, Tensor(8.0, ms.float32))
-step(Tensor(np.ones([4, 4]), ms.float32), Tensor(np.ones([4, 2]), ms.float32))
-"""
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> str:
-    (tmp_path / "small.py").write_text(SMALL)
-    return str(tmp_path / "small.py")
-
-
-def test_memory_that_is_free_too_early_is_found_in_small_tensors_too(
-    small: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends = buffers._last_reads
-
-    def early(nodes: Any, into: Any, last_use: Any) -> Any:
-        return ends(nodes, into, {value: last // 2 for value, last in last_use.items()})
-
-    monkeypatch.setattr(buffers, "_last_reads", early)
-    note = "operator by operator step 1 is the same: they differ in fusion or shared memory"
-    assert note in found(small, 2).notes
-
-
-def test_an_overflow_of_a_tensor_in_the_middle_is_found(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed_sums(monkeypatch, lambda comm, mine, total: mine if total.dtype == np.bool_ else total)
-    assert list(found(small, 2).notes) == ["they differ if a gradient overflows on one rank"]
 
 
 ATTENTION = IMPORTS + """
