@@ -11,11 +11,10 @@ from mspc import Tensor, nn, ops
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.verify_folder import verify_folder
 from mspc.compiler.driver import DumpPoint
-from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.common.api import _cell_graph_executor
-from mspc.ops.collective.base import Collective
 from tests.compiled_scripts import compiled_script, run_script, verify_scale, verify_target, verify_text
 from tests.errors import error_of
+from tests.graphs import Collective, MspcError
 from tests.texts import IMPORTS
 
 pytestmark = pytest.mark.usefixtures("own_folder")

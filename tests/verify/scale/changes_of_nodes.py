@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Node
-from mspc.ops.collective.base import Collective
 from mspc.ops.tensor.slicing import StridedSlice
+from tests.graphs import Collective, Constant, Graph, Node
 
 PLACE = "planted"
 """The attribute of a node that numbers it."""
