@@ -122,7 +122,7 @@ class MegatronReader:
             last_layers=found.count("decoder-last-pipeline-num-layers"),
             sequence_parallel=sequence_parallel, sharding=sharding,
             divided=data * context // instances if sharding != "none" else 0,
-            outer_states=found.text("outer-dp-sharding-strategy", "no_shard", ("no_shard", "optim")) == "optim",
+            outer_states=found.text("outer-dp-sharding-strategy") == "optim",
             parameter=2 if half else 4,
             gradient=2 if self.half_gradients() else 4, state=self.state_bytes(half),
             eight=self.eight(), half_layers=(self.half_layers("start"), self.half_layers("end")),
@@ -172,17 +172,16 @@ class MegatronReader:
         """Return if gradients are summed in half precision: with fp16 unless told otherwise, with bf16 if told so."""
         found = self.found
         fp32 = found.flag("accumulate-allreduce-grads-in-fp32")
-        narrow = found.flag("use-precision-aware-optimizer") and found.text("main-grads-dtype", "fp32") == "bf16"
-        return narrow or found.flag("grad-reduce-in-bf16") or (found.flag("fp16") and not fp32)
+        narrow = found.text("main-grads-dtype") == "bf16" or found.flag("grad-reduce-in-bf16")
+        return narrow or (found.flag("fp16") and not fp32)
 
     def state_bytes(self, half: bool) -> int:
         """Return the bytes of optimizer states of an element: main weights beside half ones, and two moments. They are
-        Float32 unless the optimizer knows other types; a share of them may be on the host."""
+        Float32 unless other types are set; a share of them may be on the host."""
         found = self.found
-        count = {"sgd": 1, "muon": 1, "dist_muon": 1}.get(found.text("optimizer", "adam"), 2)
+        count = {"sgd": 1, "muon": 1, "dist_muon": 1, "lion": 1}.get(found.text("optimizer", "adam"), 2)
         names = (*(("main-params-dtype",) if half else ()), *("exp-avg-dtype", "exp-avg-sq-dtype")[:count])
-        knows = found.flag("use-precision-aware-optimizer")
-        nbytes = sum(BYTES[found.text(name, "fp32", BYTES)] if knows else 4 for name in names)
+        nbytes = sum(BYTES[found.text(name, "fp32")] for name in names)
         here = 1 - found.number("optimizer-offload-fraction", 1.0) * found.flag("optimizer-cpu-offload")
         return int(nbytes * min(1.0, max(0.0, here)))
 
@@ -222,11 +221,11 @@ class MegatronReader:
         """Return the implementation of the loss."""
         if not self.found.flag("cross-entropy-loss-fusion"):
             return "plain"
-        return self.found.text("cross-entropy-fusion-impl", "native", ("native", "te"))
+        return self.found.text("cross-entropy-fusion-impl", "native")
 
     def backend(self) -> str:
         """Return the attention's implementation."""
-        named = self.found.text("attention-backend", "auto", ("auto", "flash", "fused", "unfused", "local"))
+        named = self.found.text("attention-backend", "auto")
         if self.local or named == "local":
             return "flash" if self.found.flag("use-flash-attn") and self.local else "local"
         if named == "auto":
@@ -237,7 +236,7 @@ class MegatronReader:
     def recomputation(self) -> Recomputation:
         """Return the recomputation and offloading."""
         found = self.found
-        granularity = found.text("recompute-granularity", "", ("selective", "full"))
+        granularity = found.text("recompute-granularity")
         if found.flag("recompute-activations"):
             granularity = granularity or "selective"
         modules = found.names("recompute-modules") if granularity == "selective" else []

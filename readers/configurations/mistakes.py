@@ -7,6 +7,7 @@ megatron/training/arguments.py, `TransformerConfig.__post_init__`, and megatron/
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,7 +25,7 @@ HOST_RANKS = 8
 """Ranks of a host, if the number of ranks is not stated."""
 TENSOR, PIPELINE, CONTEXT = "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"
 EXPERT, EXPERT_TENSOR = "expert-model-parallel-size", "expert-tensor-parallel-size"
-PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
+PER_CHUNK, HIERARCHY = "num-layers-per-virtual-pipeline-stage", "hierarchical-context-parallel-sizes"
 _MISTAKES = tables_of("mistakes")
 DEFAULTS: Mapping[str, Any] = _MISTAKES["defaults"]
 """Values of settings that are not set."""
@@ -121,6 +122,7 @@ def _check_pairs(found: ConfigurationSettings, tensor: int) -> None:
 
     for setting, problem, right in broken("refused", "megatron", value):
         found.mistake(setting, problem, right)
+    found.check_choices()
     for setting, problem, _ in broken("unused", "megatron", value):
         found.notes.append(f"{found.shown(setting)} {problem}")
     trains = found.prefix and not any(name.startswith("inference-") for name in found.by_name)
@@ -163,6 +165,11 @@ def check_run(found: ConfigurationSettings, run: TrainingRun) -> None:
         if f.width % degree:
             _check_multiple(found, name, f.width, degree, "tensor parallelism {}")
             break
+    instances = found.count("num-distributed-optimizer-instances", 1)
+    _check_divisor(found, "num-distributed-optimizer-instances", instances, run.data * run.context, "{} replicas")
+    levels = math.prod(int(size) for size in found.names(HIERARCHY) if size.isdecimal())
+    if HIERARCHY in found and levels != run.context:
+        found.mistake(HIERARCHY, f"makes {levels} of {run.context} ranks", f"{run.context} works")
     _check_experts(found, run)
     _check_units(found, run)
 

@@ -169,6 +169,8 @@ def _flavor(registry: Registry, call: ast.Call) -> Iterator[Setting]:
     if called.endswith(REGISTRY) and call.args:
         yield Setting("model.flavor", _constant(call.args[0]), call.lineno)
         yield Setting("model.name", registry.model(called), call.lineno)
+        converters = (keyword.value for keyword in call.keywords if keyword.arg == "converters")
+        yield from (Setting("model.converters", _constant(value), call.lineno) for value in converters)
 
 
 def _constant(value: ast.expr) -> int | float | str | bool | list[Any] | None:
@@ -178,6 +180,8 @@ def _constant(value: ast.expr) -> int | float | str | bool | list[Any] | None:
             return [_constant(item) for item in items]
         case ast.Constant(value=bool() | int() | float() | str() as constant):
             return constant
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="Config")):
+            return name
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as constant)):
             return -constant
         case ast.BinOp(left=left, op=ast.Mult(), right=right):

@@ -22,6 +22,10 @@ def tables_of(name: str) -> Mapping[str, Any]:
     return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
+CHOICES = {name: words.split() for name, words in tables_of("mistakes")["choices"].items()}
+"""Words that a setting or each word of it may be, by Megatron's name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A setting of a file. name: by Megatron's name, which all readers use. line: its number in the file, or 0.
@@ -113,17 +117,18 @@ class ConfigurationSettings:
         setting = self.by_name.get(name)
         return None if setting is None else setting.value
 
-    def text(self, name: str, default: str = "", choices: Iterable[str] = ()) -> str:
-        """Return a text; one of `choices` if there are any."""
+    def text(self, name: str, default: str = "") -> str:
+        """Return a text; the default if it is none of the setting's choices."""
         value = self.raw(name)
-        if value is None:
-            return default
-        text, known = str(value), list(choices)
-        if known and text not in known:
-            near = difflib.get_close_matches(text, known, 1)
-            self.mistake(name, f"is {text!r}", f"it is one of {', '.join(near or known)}")
-            return default
-        return text
+        return default if value is None or str(value) not in CHOICES.get(name, (str(value),)) else str(value)
+
+    def check_choices(self) -> None:
+        """Record words that are none of their setting's choices."""
+        for name, known in CHOICES.items():
+            for word in self.names(name) if not isinstance(self.raw(name), bool) else ():
+                if word not in known:
+                    near = difflib.get_close_matches(word, known, 1)
+                    self.mistake(name, f"is {word!r}", f"it is one of {', '.join(near or known)}")
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return a switch."""

@@ -29,7 +29,7 @@ MINDFORMERS_DEGREES = ("data_parallel", "model_parallel", "pipeline_stage", "con
 SIZES = _NAMES["hugging-face"]
 """Keys of `config.json`, and Megatron's names."""
 RECIPES = _NAMES["bridge-precisions"]
-"""Precisions, and Megatron's recipes of 8-bit and 4-bit matmuls."""
+"""Precisions, and Megatron's settings of 8-bit and 4-bit matmuls."""
 
 
 def preset_settings(name: str) -> dict[str, Setting]:
@@ -40,16 +40,22 @@ def preset_settings(name: str) -> dict[str, Setting]:
     return _settings(PRESETS[name])
 
 
-def _settings(text: str) -> dict[str, Setting]:
-    """Return the settings of a text such as `@sharded num-layers=2` by name."""
+def _settings(text: str, when: bool = True) -> dict[str, Setting]:
+    """Return the settings of a text such as `@sharded num-layers=2` by name; none unless a condition holds."""
     found: dict[str, Setting] = {}
-    for part in text.split():
+    for part in text.split() * when:
         key, _, value = part.partition("=")
         if part.startswith("@"):
             found |= _settings(_TABLES["groups"][part[1:]])
         else:
             found[key] = Setting(key, {"true": True, "false": False}.get(value, value))
     return found
+
+
+def _precision(text: str) -> dict[str, Setting]:
+    """Return the settings of the 8-bit or 4-bit matmuls that a text names, such as `Float8LinearConverter`."""
+    plain = text.lower().replace("float8", "fp8").replace("linear.mx", "mxfp8")
+    return _settings(next((RECIPES[name] for name in ("NVFP4", "MXFP8", "FP8") if name.lower() in plain), ""))
 
 
 def _plain(name: str) -> str:
@@ -91,29 +97,21 @@ def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
     for path, target in _NAMES["torchtitan"].items():
         if found.count(path):
             settings[target] = found.under(target, path)
-    if found.count("parallelism.tensor_parallel_degree", 1) > 1:
-        settings |= _settings("sequence-parallel=true")
+    settings |= _settings("sequence-parallel=true", found.count("parallelism.tensor_parallel_degree", 1) > 1)
     dense = math.prod(found.count(f"parallelism.{degree}", 1) for degree in TITAN_DEGREES)
     replicate = found.count("parallelism.data_parallel_replicate_degree", 1)
     shard = found.count("parallelism.data_parallel_shard_degree")
     if shard and replicate * shard * dense != ranks:
         product = f"{shard} x data_parallel_replicate_degree {replicate} x {dense}"
         raise found.wrong("parallelism.data_parallel_shard_degree", f"{product} are not {ranks} ranks; -1 works")
-    for each in ("use-distributed-optimizer", "overlap-param-gather"):
-        settings.pop(each)
-    if shard != 1:
-        settings |= _settings("@sharded")
+    settings |= _settings("use-distributed-optimizer=false overlap-param-gather=false")
+    settings |= _settings("@sharded", shard != 1)
     mode = found.value("activation_checkpoint.mode") or "selective"
-    if mode not in ("none", "selective", "full", "memory_budget"):
-        raise found.wrong("activation_checkpoint.mode", f"is {mode!r}; it is none, selective, full or memory_budget")
-    if mode != "none":
-        # Selective checkpoints store the results of every second matmul, close to a full one of every second layer.
-        settings |= _settings("@recomputed")
-        if mode != "full":
-            layers = int(settings["num-layers"].value) // 2
-            settings |= _settings(f"recompute-method=block recompute-num-layers={layers}")
-    if any("float8" in str(setting.value) for path, setting in found.by_path.items() if "converters" in path):
-        settings |= _settings("fp8-format=hybrid fp8-recipe=tensorwise")
+    # Selective checkpoints store the results of every second matmul, close to a full one of every second layer.
+    layers = int(settings["num-layers"].value) // 2
+    settings |= _settings("@recomputed", mode != "none")
+    settings |= _settings(f"recompute-method=block recompute-num-layers={layers}", mode not in ("none", "full"))
+    settings |= _precision(" ".join(str(each.value) for path, each in found.by_path.items() if "converters" in path))
     yield from settings.values()
 
 
@@ -132,15 +130,15 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
             settings[target] = found.under(target, path)
     for pair, more in _NAMES["maxtext-values"].items():
         path, value = pair.split(" ", 1)
-        settings |= _settings(more) if str(found.value(path)) == value else {}
+        settings |= _settings(more, str(found.value(path)) == value)
     if name == "default":
         if found.value("decoder_block") == "gemma2":
             layers = "base_num_decoder_layers"
             settings["num-layers"] = found.under("num-layers", layers, 2 * found.count(layers))
         if found.value("attention_type") != "mla":
             settings.pop("kv-lora-rank", None)
-        dense = found.value("first_num_dense_layers")
-        settings |= _attention_and_experts(settings, dense, found.value("shared_experts"))
+        dense, shared = found.value("first_num_dense_layers"), found.value("shared_experts")
+        settings |= _attention_and_experts(settings, dense, shared)
     for kind, target in _NAMES["maxtext-degrees"].items():
         degrees = [found.value(f"{level}_{kind}_parallelism") for level in ("ici", "dcn")]
         degree = math.prod(each for each in degrees if isinstance(each, int) and each > 0)
@@ -153,10 +151,8 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
         raise found.wrong("per_device_batch_size", f"is {batch!r}; it is a number above 0")
     settings["micro-batch-size"] = found.under("micro-batch-size", "per_device_batch_size", max(1, int(batch)))
     policy = str(found.value("remat_policy") or "full")
-    if policy in ("full", "minimal", "save_qkv_proj", "minimal_flash"):
-        settings |= _settings("@recomputed")
-    if str(found.value("quantization") or "").startswith("fp8"):
-        settings |= _settings("fp8-format=hybrid")
+    settings |= _settings("@recomputed", policy in ("full", "minimal", "save_qkv_proj", "minimal_flash"))
+    settings |= _precision(str(found.value("quantization") or ""))
     yield from settings.values()
 
 
@@ -180,10 +176,8 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
         settings["ffn-hidden-size"] = Setting("ffn-hidden-size", -(-width // unit) * unit)
     first, shared = "moe_config.first_k_dense_replace", "moe_config.shared_expert_num"
     settings |= _attention_and_experts(settings, found.value(first), found.value(shared))
-    if found.count("parallel_config.model_parallel", 1) == 1:
-        settings.pop("sequence-parallel", None)
-    if found.value("parallel.enable_parallel_optimizer"):
-        settings |= _settings("use-distributed-optimizer=true")
+    settings |= _settings("sequence-parallel=false", found.count("parallel_config.model_parallel", 1) == 1)
+    settings |= _settings("use-distributed-optimizer=true", bool(found.value("parallel.enable_parallel_optimizer")))
     dense = mindformers_ranks(found)
     data = found.count("parallel_config.data_parallel")
     if data and dense != ranks:
@@ -192,8 +186,7 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
         raise found.wrong("parallel_config.data_parallel", f"{product}; {right or f'--ranks {dense}'} works")
     batch = found.count("runner_config.batch_size", 1) * found.count("parallel_config.micro_batch_num", 1) * (data or 1)
     settings["global-batch-size"] = Setting("global-batch-size", batch)
-    if found.value("recompute_config.recompute") is True:
-        settings |= _settings("@recomputed")
+    settings |= _settings("@recomputed", found.value("recompute_config.recompute") is True)
     yield from settings.values()
 
 
@@ -206,10 +199,8 @@ def model_settings(found: Values) -> Iterator[Setting]:
     """Yield the sizes of a `config.json`."""
     known = {name: setting for name, setting in found.by_path.items() if name in SIZES and setting.value is not None}
     settings = {SIZES[name]: found.under(SIZES[name], name) for name in known}
-    if found.value("model_type") not in ("gpt2", "gpt_neo", "opt", "bert"):
-        settings |= _settings("@usual")
-    if found.value("tie_word_embeddings") is False:
-        settings |= _settings("untie-embeddings-and-output-weights=true")
+    settings |= _settings("@usual", found.value("model_type") not in ("gpt2", "gpt_neo", "opt", "bert"))
+    settings |= _settings("untie-embeddings-and-output-weights=true", found.value("tie_word_embeddings") is False)
     settings |= _attention_and_experts(settings, found.value("first_k_dense_replace"), found.value("n_shared_experts"))
     yield from settings.values()
 
@@ -256,13 +247,10 @@ def deepspeed_settings(found: Values, ranks: int) -> Iterator[Setting]:
     chosen = [name for on in (True, "auto") for name in ("bf16", "fp16") if found.value(f"{name}.enabled") == on]
     if chosen:
         yield found.under(chosen[0], f"{chosen[0]}.enabled", True)
-    stage = found.value("zero_optimization.stage") or 0
-    yield from zero_settings(found, stage, "zero_optimization.stage")
+    yield from zero_settings(found, found.value("zero_optimization.stage") or 0, "zero_optimization.stage")
     if found.value("zero_optimization.offload_optimizer.device") in ("cpu", "nvme"):
         for name in ("optimizer-cpu-offload", "use-precision-aware-optimizer"):
             yield found.under(name, "zero_optimization.offload_optimizer.device", True)
-    if found.value("zero_optimization.offload_param.device") in ("cpu", "nvme") and stage != 3:
-        raise found.wrong("zero_optimization.offload_param.device", f"needs stage 3, not {stage}")
 
 
 def zero_settings(found: Values, stage: Any, path: str) -> Iterator[Setting]:
@@ -319,7 +307,7 @@ def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:
         settings.pop("pipeline-model-parallel-layout", None)
     named = [_plain(str(found.value("mixed_precision"))), *map(_plain, name.split("_"))]
     eight = next((how for key, how in RECIPES.items() if how and _plain(key) in named), "")
-    settings |= _settings(f"@recipes {eight and f'fp8-format=hybrid fp8-recipe={eight}'}")
+    settings |= _settings(f"@recipes {eight}")
     parts = found.count("model.pipeline_model_parallel_size", 1)
     parts *= found.count("model.virtual_pipeline_model_parallel_size", 1)
     if preset and int(settings["num-layers"].value) % parts and "pipeline-model-parallel-layout" not in settings:
@@ -340,20 +328,16 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
         if number is not None and not (name.startswith("num-virtual") and number == 1):
             found[name] = Setting(name, number, shown=column)
     tensor, stages, chunks = (max(1, first_number(str(row.get(name, ""))) or 1) for name in ("TP", "PP", "VP"))
-    if tensor > 1:
-        found |= _settings("sequence-parallel=true tp-comm-overlap=true expert-tensor-parallel-size=1")
-    if is_sharded(row):
-        found |= _settings("@sharded")
+    found |= _settings("sequence-parallel=true tp-comm-overlap=true expert-tensor-parallel-size=1", tensor > 1)
+    found |= _settings("@sharded", is_sharded(row))
     precision = str(row.get("Precision", "")).split(" ")[0] or "FP8-CS"
     if precision not in RECIPES:
         raise MspcError(f"Precision is {precision!r}", notes=[f"it is one of {', '.join(RECIPES)}"])
-    if RECIPES[precision]:
-        found |= _settings(f"fp8-format=hybrid fp8-recipe={RECIPES[precision]}")
+    found |= _settings(RECIPES[precision])
     found |= {setting.name: setting for setting in _recipe_settings(row, precision, "num-experts" in found)}
     if "w/o MTP" in str(row.get("Model", "")):
         found.pop("mtp-num-layers", None)
-    if int(found["num-layers"].value) % (stages * chunks):
-        found |= _settings("@uneven")
+    found |= _settings("@uneven", int(found["num-layers"].value) % (stages * chunks) > 0)
     yield from found.values()
 
 

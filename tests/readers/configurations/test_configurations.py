@@ -93,7 +93,7 @@ REGISTRY = """\
 raise SystemExit("nothing runs")
 
 def llama3_8b():
-    spec = model_registry("8B")
+    spec = model_registry("8B", converters=[MXFP8LinearConverter.Config(model_compile_enabled=True)])
     return Trainer.Config(
         model_spec=spec,
         training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 4096, max_context_length=4096),
@@ -137,6 +137,8 @@ def arguments(folder: Path, more: str, ranks: int | None = 8) -> Configuration:
         ("--is-hybrid-model\n", 0, "is not set", "a letter of M"),
         (STAGES + "--decoder-first-pipeline-num-layers 64\n", 10, "leaves -52 of 12 layers", "leave it out"),
         ("--attention-backend fast\n", 9, "is 'fast'", "one of"),
+        ("--recompute-granularity selective\n--recompute-modules core_attn mpl\n", 10, "is 'mpl'", "mlp"),
+        ("--num-distributed-optimizer-instances 3\n", 9, "no divisor of 8 replicas", "2 works"),
         (STAGES + "--num-layers-per-virtual-pipeline-stage 4\n", 10, "no divisor of the 6", "3 works"),
         (STAGES + "--pipeline-model-parallel-layout Et*3|t*8L\n", 10, "has 11 layers", "has 12"),
     ],
@@ -149,7 +151,7 @@ def test_a_mistake_is_named_with_its_line_and_a_right_value(
     assert any(place in each and problem in each and right in each for each in told), told
 
 
-RULES = [(kind, family, *rule) for kind, families in TABLE.items() if kind != "defaults" for family in families
+RULES = [(kind, family, *rule) for kind in ("refused", "unused") for family in TABLE[kind]
          for rule in rules(kind, family)]  # fmt: skip
 
 
@@ -209,8 +211,8 @@ def test_settings_without_effect_are_noted(tmp_path: Path) -> None:
 
 def test_types_of_optimizer_states_count_with_an_optimizer_that_knows_them(tmp_path: Path) -> None:
     types = "--main-grads-dtype bf16\n--exp-avg-dtype bf16\n--exp-avg-sq-dtype fp8\n--use-distributed-optimizer\n"
-    run = arguments(tmp_path, types).run
-    assert (run.gradient, run.state) == (4, 12)
+    error = error_of(arguments, tmp_path, types)
+    assert len([error.message, *error.notes]) == 3
     run = arguments(tmp_path, types + "--use-precision-aware-optimizer\n").run
     assert (run.gradient, run.state) == (2, 7)
     assert arguments(tmp_path, "--optimizer muon\n").run.state == 8
@@ -263,7 +265,7 @@ def test_torchtitan_registries_are_data(tmp_path: Path) -> None:
     file = written(folder, "config_registry.py", REGISTRY)
     run = read_configuration(Path(f"{file}:llama3_8b_tp"), 16, 0).run
     assert (run.model.hidden, run.model.sequence, run.micro_batch, run.tensor) == (4096, 4096, 2, 8)
-    assert run.recomputation.granularity == ""
+    assert (run.recomputation.granularity, run.eight) == ("", "mxfp8")
     assert "did you mean 'llama3_8b'" in error_of(read_configuration, Path(f"{file}:llama3_9b"), 16, 0).notes[0]
     (tmp_path / "trainer").mkdir()
     file = written(tmp_path / "trainer", "config_registry.py", IMPORTED)
@@ -295,10 +297,12 @@ def test_recipes_of_megatron_bridge_are_data(tmp_path: Path) -> None:
 
 
 def test_maxtext(tmp_path: Path) -> None:
-    text = "base_config: base.yml\nmodel_name: llama3-8b\nici_fsdp_parallelism: -1\nici_tensor_parallelism: 2\n" \
+    text = "base_config: base.yml\nmodel_name: llama3-8b\nquantization: te_nvfp4\n" \
+        "ici_fsdp_parallelism: -1\nici_tensor_parallelism: 2\n" \
         "per_device_batch_size: 4 # rows\nmax_target_length: 2048\n"  # fmt: skip
     run = read_configuration(written(tmp_path, "llama.yml", text), 8, 0).run
     assert (run.tensor, run.micro_batch, run.model.sequence, run.sharding) == (2, 4, 2048, "parameters")
+    assert run.eight == "nvfp4"
     sizes = "base_emb_dim: 512\nbase_num_query_heads: 8\nbase_num_decoder_layers: 6\nbase_mlp_dim: 1024\n" \
         "attention_type: mla\nfirst_num_dense_layers: 2\nnum_experts: 4\nbase_moe_mlp_dim: 256\nshared_experts: 2\n" \
         "mlp_activations: [gelu]\nkv_lora_rank: 64\n"  # fmt: skip
