@@ -22,7 +22,6 @@ from mspc.search.calibration.machine_file import machine_of
 
 MAX_ALTERNATIVES = 5
 """Most faster settings that are listed."""
-TERA = 1e12
 DOUBT = 0.02
 """Share of a machine's memory by which an estimate may exceed it and still fit: half of them miss by 0.8 % or less."""
 GROUPS = ("weights", "gradients", "optimizer states", "activations", "loss", "workspaces")
@@ -77,7 +76,8 @@ def plan(request: ConfigurationRequest) -> int:
     machine = machine if request.machine or not found.machine else machine_of(found.machine)
     estimate = estimate_of(found, machine)
     # The degrees of a preset are the fastest already.
-    others = best(found.run, machine, MAX_ALTERNATIVES) if request.better and not request.preset else []
+    searched = request.better and not request.preset
+    others = best(found.run, machine, MAX_ALTERNATIVES, found.settings.core) if searched else []
     faster = [each for each in others if each.seconds < 0.99 * estimate.time.seconds]
     if request.json != Path("-"):
         _show(found, estimate, machine)
@@ -132,14 +132,14 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
 def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:
     """Return the settings that make another run of a configuration, by the names of its tool."""
     old, settings = found.run, found.settings
-    even = [each.stages or len(each.model.layers) % (each.pipeline * each.chunks) == 0 for each in (old, run)]
-    uneven = ["false" if each else "true" for each in even]
+    uneven = [str(not r.stages and len(r.model.layers) % (r.pipeline * r.chunks) > 0).lower() for r in (old, run)]
     pairs: list[tuple[str, int | str, int | str]] = [
         ("tensor-model-parallel-size", old.tensor, run.tensor), ("context-parallel-size", old.context, run.context),
         ("pipeline-model-parallel-size", old.pipeline, run.pipeline),
         ("expert-model-parallel-size", old.expert, run.expert), ("micro-batch-size", old.micro_batch, run.micro_batch),
         ("num-virtual-stages-per-pipeline-rank", old.chunks, run.chunks),
         ("account-for-embedding-in-pipeline-split", uneven[0], uneven[1]),
+        ("use-tp-pp-dp-mapping", str(old.pipeline_inner).lower(), str(run.pipeline_inner).lower()),
         ("recompute-granularity", old.recomputation.granularity, run.recomputation.granularity or "none"),
     ]  # fmt: skip
     return {settings.shown(name): new for name, before, new in pairs if new != (before or "none")}
@@ -177,7 +177,7 @@ def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
     print_table(time_table(time))
     print()
     print_table(bounds_table(estimate))
-    rate = time.operations / time.seconds / run.ranks / TERA
+    rate = time.operations / time.seconds / run.ranks / 1e12
     print()
     print_line(
         f"{time.seconds:.4g} s a step, {estimate.tokens:,.0f} tokens/s a rank, {rate:.3g} TFLOP/s of the model a rank, "

@@ -322,7 +322,10 @@ class MachineReader:
         work = {kind: self._work(found, kind) for kind in WORK if kind in found or kind == PRODUCTS}
         if ROUNDED not in str(found.get("source", "")) or any(TF32 in rates for rates in work.values()):
             return work
-        return {kind: rates if kind in ALONE else _called_rounded(rates) for kind, rates in work.items()}
+        for kind in [kind for kind in work if kind not in ALONE]:
+            named = {TF32 if name == UNROUNDED else name: rate for name, rate in work[kind].items()}
+            work[kind] = MappingProxyType(named)
+        return work
 
     def _work(self, found: Mapping[str, Any], kind: str) -> Mapping[str, Rate]:
         table = table_in(self.shown, found, kind)
@@ -383,10 +386,6 @@ class MachineReader:
         if not _above(value) and not (zero and value == 0 and not isinstance(value, bool)):
             raise MspcError(f"{self.shown}: {where}{key} is {value!r}, not a number above 0")
         return float(value)
-
-
-def _called_rounded(rates: Mapping[str, Rate]) -> Mapping[str, Rate]:
-    return MappingProxyType({TF32 if name == UNROUNDED else name: rate for name, rate in rates.items()})
 
 
 def _above(value: Any) -> bool:

@@ -115,7 +115,7 @@ class MegatronReader:
         run = TrainingRun(
             model=model, ranks=self.ranks, micro_batch=micro,
             global_batch=self.batch(micro * data), tensor=self.tensor,
-            pipeline=pipeline, context=context, expert=expert,
+            pipeline=pipeline, context=context, expert=expert, pipeline_inner=found.flag("use-tp-pp-dp-mapping"),
             expert_tensor=found.count("expert-tensor-parallel-size", self.tensor),
             chunks=chunks, group=found.count("microbatch-group-size-per-virtual-pipeline-stage"), stages=stages,
             first_layers=found.count("decoder-first-pipeline-num-layers"),

@@ -125,10 +125,9 @@ class ConfigurationSettings:
     def check_choices(self) -> None:
         """Record words that are none of their setting's choices."""
         for name, known in CHOICES.items():
-            for word in self.names(name) if not isinstance(self.raw(name), bool) else ():
-                if word not in known:
-                    near = difflib.get_close_matches(word, known, 1)
-                    self.mistake(name, f"is {word!r}", f"it is one of {', '.join(near or known)}")
+            for word in sorted({*self.names(name)} - {*known}):
+                near = difflib.get_close_matches(word, known, 1)
+                self.mistake(name, f"is {word!r}", f"it is one of {', '.join(near or known)}")
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return a switch."""
@@ -172,7 +171,7 @@ class ConfigurationSettings:
     def names(self, name: str) -> list[str]:
         """Return a list of words, `[a b]`, `a,b` or a list."""
         value = self.raw(name)
-        if value is None:
+        if value is None or isinstance(value, bool):
             return []
         if isinstance(value, (list, tuple)):
             return [str(item) for item in value]

@@ -25,7 +25,6 @@ _NAMES = tables_of("trainers")
 FLAVORS = {tuple(key.split()): model for key, model in _NAMES["torchtitan-flavors"].items()}
 """torchtitan's models by name and flavor."""
 TITAN_DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree")
-MINDFORMERS_DEGREES = ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel")
 SIZES = _NAMES["hugging-face"]
 """Keys of `config.json`, and Megatron's names."""
 RECIPES = _NAMES["bridge-precisions"]
@@ -158,7 +157,8 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
 
 def mindformers_ranks(found: Values) -> int:
     """Return the ranks that the degrees of a mindformers file make."""
-    return math.prod(found.count(f"parallel_config.{degree}", 1) for degree in MINDFORMERS_DEGREES)
+    degrees = ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel")
+    return math.prod(found.count(f"parallel_config.{degree}", 1) for degree in degrees)
 
 
 def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
@@ -262,9 +262,6 @@ def zero_settings(found: Values, stage: Any, path: str) -> Iterator[Setting]:
         yield found.under("data-parallel-sharding-strategy", path, list(SHARDINGS)[stage - 1])
 
 
-STRATEGIES, MEGATRON = _NAMES["fsdp-strategies"], _NAMES["accelerate"]
-"""FSDP's sharding strategies, and the stages of ZeRO that divide the same; keys of the section for Megatron-LM."""
-
 
 def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the ranks, the precision and the sharding of an accelerate file."""
@@ -281,13 +278,15 @@ def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
     elif kind == "FSDP":
         path = "fsdp_config.fsdp_sharding_strategy"
         strategy = str(found.value(path) or "FULL_SHARD")
-        if strategy not in STRATEGIES:
-            raise found.wrong(path, f"is {strategy!r}; it is one of {', '.join(filter(str.isidentifier, STRATEGIES))}")
-        yield from zero_settings(found, STRATEGIES[strategy], path)
+        known = _NAMES["fsdp-strategies"]
+        if strategy not in known:
+            raise found.wrong(path, f"is {strategy!r}; it is one of {', '.join(filter(str.isidentifier, known))}")
+        yield from zero_settings(found, known[strategy], path)
+    yield from _settings("@recomputed", found.value("fsdp_config.fsdp_activation_checkpointing") is True).values()
     for path in found.by_path:
         word = path.rpartition(".")[2]
-        if word in MEGATRON:
-            yield found.under(MEGATRON[word], path)
+        if word in _NAMES["accelerate"]:
+            yield found.under(_NAMES["accelerate"][word], path)
 
 
 def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:

@@ -14,7 +14,7 @@ from mspc.analysis.cost.training.alternatives import best
 from mspc.analysis.cost.training.constants import assumptions
 from mspc.analysis.cost.training.model_shape import Recomputation, TrainingRun
 from mspc.analysis.cost.training.stage_memory import in_flight, stage_layers, stage_memory, stage_parameters
-from mspc.analysis.cost.training.step_time import kernels, model_operations, peak_bounds, step_time
+from mspc.analysis.cost.training.step_time import group_ranks, kernels, model_operations, peak_bounds, step_time
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.configurations.reading import megatron_configuration
 from mspc.readers.configurations.settings import Setting
@@ -202,6 +202,21 @@ def test_assumptions_are_those_of_the_run() -> None:
     assert plain == ["600 MiB of the CUDA context"]
     assert set(plain) < set(experts)
     assert any("busiest experts" in each for each in experts)
+
+
+def test_stages_are_near_or_replicas_are() -> None:
+    degrees = {"pipeline-model-parallel-size": 4, "micro-batch-size": 1, "global-batch-size": 128, "hidden-size": 4096}
+    run = run_of(GPT | degrees | {"num-attention-heads": 32, "use-distributed-optimizer": True}, 64)
+    inner = run_of(GPT | degrees | {"num-attention-heads": 32, "use-distributed-optimizer": True,
+                                    "use-tp-pp-dp-mapping": True}, 64)  # fmt: skip
+    assert inner == replace(run, pipeline_inner=True)
+    assert (list(group_ranks(run, "pipeline")), list(group_ranks(inner, "pipeline"))) == ([0, 16, 32, 48], [0, 1, 2, 3])
+    near, far = (step_time(each, H100).parts for each in (inner, run))
+    assert near["pipeline"] < far["pipeline"]
+    assert near["data"] > far["data"]
+    for each in best(replace(inner, stages=stage_layers(inner)), H100, 3, True):
+        other = replace(each.run, pipeline_inner=not each.run.pipeline_inner)
+        assert each.seconds <= step_time(other, H100).seconds
 
 
 def rows(name: str) -> list[dict[str, Any]]:

@@ -53,10 +53,9 @@ def alternatives(run: TrainingRun) -> Iterator[TrainingRun]:
 def _chunks(run: TrainingRun, pipeline: int, count: int) -> list[int]:
     if run.stages:
         return [run.chunks]
-    each = count // pipeline
     if count % pipeline:
         return [1, 2, 4]
-    return [1] if pipeline == 1 else [n for n in range(1, each + 1) if each % n == 0]
+    return [1] if pipeline == 1 else [n for n in range(1, count + 1) if count // pipeline % n == 0]
 
 
 def _divides(run: TrainingRun) -> bool:
@@ -66,9 +65,9 @@ def _divides(run: TrainingRun) -> bool:
     return run.chunks == 1 or run.micro_batches % run.pipeline == 0
 
 
-def best(run: TrainingRun, machine: Machine, most: int) -> list[FasterRun]:
+def best(run: TrainingRun, machine: Machine, most: int, mapped: bool = False) -> list[FasterRun]:
     """Return the fastest alternatives that fit into the machine's memory, the fastest first; any that fits is taken if
-    the machine's memory is not known."""
+    the machine's memory is not known. mapped: stages may be inner or outer."""
     timed = [(step_time(other, machine).seconds, repr(other.recomputation), other) for other in alternatives(run)]
     found: list[FasterRun] = []
     for seconds, _, other in sorted(timed, key=lambda each: each[:2]):
@@ -77,4 +76,7 @@ def best(run: TrainingRun, machine: Machine, most: int) -> list[FasterRun]:
             found.append(FasterRun(other, seconds, peak))
         if len(found) == most:
             break
-    return found
+    for each in [each for each in found if mapped and each.run.pipeline > 1]:
+        other = replace(each.run, pipeline_inner=not each.run.pipeline_inner)
+        found.append(FasterRun(other, step_time(other, machine).seconds, each.peak))
+    return sorted(found, key=lambda each: each.seconds)[:most]

@@ -115,20 +115,20 @@ class Recomputation:
 class TrainingRun:
     """A model with the settings that decide memory and time.
 
-    ranks: all ranks. tensor, pipeline, context, expert, expert_tensor: degrees. chunks: model chunks of a stage. group:
-    micro-batches that a chunk processes in a row. stages: layers of each chunk of each stage (stage, chunk), empty for
-    an even split. sharding: "none", "states", "gradients" or "parameters" are divided over data-parallel ranks;
-    `divided` ranks share them (0: all), and groups of these the states if `outer_states` is true. parameter, gradient,
-    state: bytes of an element. eight: recipe of 8-bit matmuls or ""; eight_attention, eight_output: attention and the
-    output layer are in 8 bits, too; half_layers: the first and the last layers, whose matmuls stay in half precision.
-    fused_gradients: weight gradients are added in the matmul. loss: "plain", "native"
-    or "te". backend: "fused", "flash", "unfused" or "local". library: "te" or "local" kernels. masked: the data loader
-    makes an attention mask. deferred_embedding: micro-batches whose logits wait for the output layer's weight gradient.
-    frozen: elements of frozen modules beside the model, whose own weights are frozen, too, if it is not 0; they are
-    loaded in Float32. reserved: bytes that other parts of the program hold. widths: widths of an elastic model, whose
-    values are multiplied by a mask for each of them, or 0. fused_experts: one kernel computes the matmuls and the
-    activation of experts. graphs: modules whose kernels CUDA graphs start: "attn", "mamba", "moe_router",
-    "moe_preprocess", or "all". software: years from the trainer's release of April 2026 to the one that runs.
+    ranks: all ranks. tensor, pipeline, context, expert, expert_tensor: degrees. chunks: model chunks of a stage.
+    pipeline_inner: stages are nearer than replicas. group: micro-batches that a chunk processes in a row. stages:
+    layers of each chunk of each stage (stage, chunk), empty for an even split. sharding: "none", "states", "gradients"
+    or "parameters" are divided over data-parallel ranks; `divided` ranks share them (0: all), and groups of these the
+    states if `outer_states` is true. parameter, gradient, state: bytes of an element. eight: recipe of 8-bit matmuls or
+    ""; eight_attention, eight_output: attention and the output layer are in 8 bits, too; half_layers: the first and the
+    last layers, whose matmuls stay in half precision. fused_gradients: weight gradients are added in the matmul. loss:
+    "plain", "native" or "te". backend: "fused", "flash", "unfused" or "local". library: "te" or "local" kernels.
+    masked: the data loader makes an attention mask. deferred_embedding: micro-batches whose logits wait for the output
+    layer's weight gradient. frozen: elements of frozen modules beside the model, whose own weights are frozen, too, if
+    it is not 0; they are loaded in Float32. reserved: bytes that other parts of the program hold. widths: widths of an
+    elastic model, whose values are multiplied by a mask for each of them, or 0. fused_experts: one kernel computes the
+    matmuls and the activation of experts. graphs: modules whose kernels CUDA graphs start: "attn", "mamba",
+    "moe_router", "moe_preprocess", or "all". software: years from the trainer's release of April 2026 to this one.
     """
 
     model: ModelShape
@@ -141,6 +141,7 @@ class TrainingRun:
     expert: int = 1
     expert_tensor: int = 1
     chunks: int = 1
+    pipeline_inner: bool = False
     group: int = 0
     stages: tuple[tuple[tuple[int, ...], ...], ...] = ()
     first_layers: int = 0

@@ -46,10 +46,10 @@ class StepTime:
 
 
 def group_ranks(run: TrainingRun, dimension: str) -> range:
-    """Return the ranks of the first group of a dimension, in Megatron's order: tensor, context, data, pipeline."""
+    """Return the ranks of the first group of a dimension. Megatron's order is tensor, context, data, pipeline."""
     strides = {
-        "tensor": (run.tensor, 1), "context": (run.context, run.tensor), "data": (run.data, run.tensor * run.context),
-        "pipeline": (run.pipeline, run.ranks // run.pipeline), "expert": (run.expert, run.expert_tensor),
+        "tensor": (run.tensor, 1), "context": (run.context, run.tensor), "expert": (run.expert, run.expert_tensor),
+        "pipeline": (run.pipeline, run.tensor * run.context if run.pipeline_inner else run.ranks // run.pipeline),
     }  # fmt: skip
     count, stride = strides[dimension]
     return range(0, count * stride, stride)
@@ -140,8 +140,7 @@ def model_operations(run: TrainingRun) -> float:
     per_rank = sum(sum(layer_operations(run, layer)) for layer in run.model.layers)
     model = run.model
     logits = 2.0 * run.tokens(model.sequence) * model.hidden * model.vocabulary / run.tensor * (1 + model.predictions)
-    if model.predictions:
-        per_rank += model.predictions * sum(layer_operations(run, model.layers[-1]))
+    per_rank += model.predictions * sum(layer_operations(run, model.layers[-1]))
     return (2.0 if run.frozen else 3.0) * (per_rank + logits) * run.micro_batches * run.ranks / run.pipeline
 
 
@@ -397,16 +396,18 @@ def _update_time(run: TrainingRun, machine: Machine, one: float) -> tuple[dict[s
     replicas = run.data * run.context
     expert_replicas = max(1, run.ranks // (run.pipeline * run.expert * run.expert_tensor))
     share, expert_share = (replicas, expert_replicas) if run.sharding != "none" else (1, 1)
-    if run.frozen:
-        return {"host of a step": VALUES["HOST_STEP"]}, 0.0
     found = {"host of a step": VALUES["HOST_STEP"]}
+    if run.frozen:
+        return found, 0.0
     found["update"] = machine.moving_seconds((dense / share + experts / expert_share) * VALUES["UPDATE_BYTES"])
     if replicas == 1:
         return found, 0.0
     reduce = gather = 0.0
-    strides = run.tensor, run.expert * run.expert_tensor
-    for elements, count, stride in zip((dense, experts), (replicas, expert_replicas), strides, strict=True):
-        sent, group = elements * (count - 1) // count, range(0, count * stride, stride)
+    stages, block = run.pipeline if run.pipeline_inner else 1, run.tensor * run.context
+    near = [rank for rank in range(0, block * stages * run.data, run.tensor) if rank // block % stages == 0]
+    far = range(0, expert_replicas * run.expert * run.expert_tensor * stages, run.expert * run.expert_tensor * stages)
+    for elements, group in ((dense, near), (experts, far)):
+        sent = elements * (len(group) - 1) // len(group)
         reduce += machine.collective_seconds("ReduceScatter", sent * run.gradient, group)
         gather += machine.collective_seconds("AllGather", sent * run.parameter, group)
     if run.sharding == "parameters":

@@ -333,6 +333,10 @@ def test_deepspeed_and_accelerate_take_the_model_beside_them(tmp_path: Path) -> 
         "  fsdp_sharding_strategy: FULL_SHARD\nmixed_precision: bf16\nnum_processes: 16\n"  # fmt: skip
     run = read_configuration(written(tmp_path, "accelerate.yaml", text), None, 0).run
     assert (run.ranks, run.sharding, run.parameter) == (16, "parameters", 2)
+    text += "parallelism_config:\n  parallelism_config_tp_size: 2\n  parallelism_config_cp_size: 4\n"
+    text = text.replace("fsdp_config:\n", "fsdp_config:\n  fsdp_activation_checkpointing: true\n")
+    run = read_configuration(written(tmp_path, "degrees.yaml", text), None, 0).run
+    assert (run.tensor, run.context, run.data, run.recomputation.granularity) == (2, 4, 2, "full")
 
 
 def test_mindformers(tmp_path: Path) -> None:
