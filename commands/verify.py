@@ -45,7 +45,6 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.state import Session
 from mspc.ops.control.structural import Gradient, StopGradient
 from mspc.ops.op import REGISTRY, Op
-from mspc.ops.random.dropout import Dropout
 from mspc.output.dumps import NO_FILES, first_values
 from mspc.output.programs import Programs, compile_for
 from mspc.passes.base import OnPass
@@ -560,12 +559,11 @@ def check_comparable(program: VerifiedProgram, options: CompileOptions) -> None:
         )
     for node in program.reference.graph.nodes:
         inner = [each for region in node.regions for graph in region.graphs() for each in graph.nodes]
-        if not isinstance(node.op, Dropout) and any(getattr(each.op, "seeds", ()) for each in (node, *inner)):
+        if any(getattr(each.op, "seeds", ()) for each in inner):
             raise MspcError(
-                f"{node.label} draws random numbers, and PyTorch would draw others",
-                frames=node.frames,
-                notes=["it is given the masks of nn.Dropout alone; call model.eval() in the function to draw none"],
-            )
+                f"{node.label} draws random numbers in a loop or a branch, and PyTorch would draw others",
+                frames=node.frames, notes=["call model.eval() in the function to draw none"],
+            )  # fmt: skip
 
 
 def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOptions) -> list[ComparedValue]:
@@ -580,9 +578,9 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
     device, _, _ = one_device(program, program.reference.graph)
     arrays, weights = device.feeds[0][0], program.weights
     trains = any(node.attrs.get("gradient_for") for node in program.reference.graph.nodes)
-    results, gradients, masks = _step(device, weights, arrays)
+    results, gradients, draws = _step(device, weights, arrays)
     with first_of_ties(load_torch()):
-        theirs = module_step(network, build_target(target), arrays, weights, said.loss, trains, masks)
+        theirs = module_step(network, build_target(target), arrays, weights, said.loss, trains, draws)
     moves = [Movement(device.graph, weights, sign) for sign in (1.0, -1.0)]
     others = [_step(device, move.weights, [move.array(each, 0) for each in arrays]) for move in moves]
     least, rows = coarsest(program.reference.graph), list[ComparedValue]()
@@ -603,19 +601,19 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
 def _step(
     device: OneDevice, weights: Mapping[str, Array], arrays: Sequence[Array]
 ) -> tuple[list[Array], dict[str, Array], list[Array]]:
-    """Return the results of one step, the gradients that its updates read, by parameter, and the masks of dropout."""
+    """Return the results of one step, the gradients that its updates read, by parameter, and the masks of dropout
+    and other numbers that it draws."""
     gradients: dict[str, Array] = {}
-    masks: list[Array] = []
+    draws: list[Array] = []
 
-    def masked(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
-        if not isinstance(node.op, Dropout):
+    def noted(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
+        if not getattr(node.op, "draws", False) or node.phase != "forward":
             return None
         kernel = node.op.kernel(backend)
 
         def kept(*operands: Array) -> Any:
             found = kernel(*operands)
-            if node.phase == "forward":
-                masks.append(np.array(found[1]))
+            draws.append(found[1].astype(bool) if isinstance(found, tuple) else np.array(found))
             return found
 
         return kept
@@ -624,10 +622,10 @@ def _step(
         gradients[str(node.attrs["gradient_for"])] = np.array(gradient)
         return gradient
 
-    run = replace(device, weights=dict(weights), feeds=[[list(arrays)]], mark="", combine=note, kernels=masked)
+    run = replace(device, weights=dict(weights), feeds=[[list(arrays)]], mark="", combine=note, kernels=noted)
     run = run.run()[0][0]
     count = sum(isinstance(key, tuple) and key[0] == "result" for key in run)
-    return [run["result", i] for i in range(count)], gradients, masks
+    return [run["result", i] for i in range(count)], gradients, draws
 
 
 def _like(mine: Array, expected: Array) -> Array:

@@ -313,7 +313,7 @@ def _differs(found: Sequence[Any], expected: Sequence[Any], is_drawn: bool, fact
         value, other = mine.asnumpy(), _array(theirs)
         if value.shape != other.shape or value.dtype != other.dtype:
             return f"result {place} is {value.dtype}{value.shape}, PyTorch's {other.dtype}{other.shape}"
-        if not is_drawn and not _close(value, other, factor):
+        if not is_drawn and not close(value, other, factor):
             return f"result {place} is {shown(value)}, PyTorch's {shown(other)}"
     return ""
 
@@ -340,14 +340,16 @@ def shown(value: np.ndarray) -> str:
     return " ".join(str(value.ravel()[:6]).split())
 
 
-def _close(value: np.ndarray, other: np.ndarray, factor: float = 1.0) -> bool:
+def close(value: np.ndarray, other: np.ndarray, factor: float = 1.0, relative: float = 10.0) -> bool:
+    """Return whether numbers are within `factor` times the allowed difference; relative: how many times as far as of
+    the largest one of each element."""
     tolerance = TOLERANCES.get(other.dtype.name, 0.0) * factor
     if not tolerance:
         return np.array_equal(value, other)
     wide = complex if other.dtype.kind == "c" else float
     value, other = value.astype(wide), other.astype(wide)
     largest = float(np.abs(other[np.isfinite(other)]).max(initial=1.0))
-    return np.allclose(value, other, rtol=10 * tolerance, atol=tolerance * largest, equal_nan=True)
+    return np.allclose(value, other, rtol=relative * tolerance, atol=tolerance * largest, equal_nan=True)
 
 
 def _gradients_differ(recorded: RecordedSample) -> str | None:
@@ -367,6 +369,6 @@ def _gradients_differ(recorded: RecordedSample) -> str | None:
     mine = recorded.gradient(first, Tensor(_array(scale)))(*map(Tensor, own))
     for place, a, b in zip(places, mine if isinstance(mine, tuple) else (mine,), theirs, strict=True):
         other = np.zeros_like(own[place]) if b is None else _array(b)
-        if not _close(a.asnumpy(), other, 10.0):
+        if not close(a.asnumpy(), other, 10.0):
             return f"of operand {place} is {shown(a.asnumpy())}, PyTorch's {shown(other)}"
     return ""

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from docs.site.operator_samples import (
-    TOLERANCES,
     RecordedSample,
     SampleOutcome,
+    close,
     judged,
     scales_of,
     shown,
@@ -93,19 +93,9 @@ def _differs(target: Any, own: Sequence[np.ndarray], alone: Sequence[np.ndarray]
     for place, (found, wanted) in enumerate(zip(_results(target, own, ranks, seed), alone, strict=True)):
         if found.shape != wanted.shape or found.dtype != wanted.dtype:
             return f"result {place} is {found.dtype}{found.shape} on {ranks} ranks, not {wanted.dtype}{wanted.shape}"
-        if not _close(found, wanted):
+        if not close(found, wanted, relative=1.0):
             return f"result {place} is {shown(found)} on {ranks} ranks, {shown(wanted)} on one"
     return ""
-
-
-def _close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    tolerance = TOLERANCES.get(wanted.dtype.name, 0.0)
-    if not tolerance:
-        return np.array_equal(found, wanted)
-    wide = complex if wanted.dtype.kind == "c" else float
-    found, wanted = found.astype(wide), wanted.astype(wide)
-    largest = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0))
-    return np.allclose(found, wanted, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
 
 
 def _results(target: Any, own: Sequence[np.ndarray], ranks: int, seed: str) -> list[np.ndarray]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Generator, Mapping, Sequence
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -145,14 +146,14 @@ class ModuleStep:
 
 def module_step(
     network: ImportedNetwork, made: Any, arrays: Sequence[Array], weights: Mapping[str, Array], loss: str, trains: bool,
-    masks: Sequence[Array] = (),
+    draws: Sequence[Array] = (),
 ) -> ModuleStep:
     """Run one forward pass, and backward if it `trains`.
 
     network: the exported program. made: the result of a function: the module, with the inputs of an example. arrays:
     the tensors that the network is called with, labels last if the loss needs some. weights: of parameters and buffers
-    by name, which the module gets. loss: `cross_entropy`, `mse`, or anything else for the result. masks: the masks of
-    the program's calls of dropout, in order.
+    by name, which the module gets. loss: `cross_entropy`, `mse`, or anything else for the result. draws: the masks of
+    dropout and the numbers that the program draws, in order.
 
     Raise MspcError if the module is called with other tensors than the program, or draws otherwise.
     """
@@ -177,7 +178,7 @@ def module_step(
             own = module.get_parameter(part.whole).narrow(part.dim, part.begin, part.end - part.begin)
             own.copy_(torch.from_numpy(np.array(weights[name])).to(own.dtype))
     inputs, named = tree.tree_unflatten(leaves, spec)
-    with _dropout_masks(torch, masks):
+    with _drawn_numbers(torch, draws):
         found = [leaf for leaf in tree.tree_flatten(module(*inputs, **named))[0] if isinstance(leaf, torch.Tensor)]
     users = [each for each in network.program.outputs if each.kind in ("user", "loss")]
     tensors = [each for each in users if isinstance(each.value, NodeResult)]
@@ -199,28 +200,56 @@ def module_step(
     return ModuleStep([_array(each) for each in results], gradients)
 
 
+def _drawn(torch: Any, operator: str, given: Mapping[str, Any], shares: Callable[[Sequence[int]], Any]) -> Any:
+    """Return the numbers of an operator of PyTorch. shares: gives numbers from 0 to 1, or a mask of dropout. Raise
+    MspcError for an operator whose draws are not known."""
+    shape = given["self"].shape if "self" in given else given.get("size", (given.get("n"),))
+    plain, low = operator.removesuffix("_"), given.get("low", given.get("from", 0))
+    if plain.removesuffix("_like") not in (
+        "bernoulli", "rand", "uniform", "randn", "normal", "exponential", "randint", "randperm"
+    ):
+        raise MspcError(f"the module draws numbers by {operator}, to which those of the program cannot be given")
+    found = shares(shape)
+    if plain == "bernoulli":
+        p = given.get("p", 0.5 if operator.endswith("_") else given["self"])
+        return found if found.dtype == torch.bool else found < p
+    if plain in ("randn", "randn_like", "normal"):  # as `ops.standard_normal` makes them
+        turned = (torch.log1p(-found) * -2.0).sqrt() * (shares(shape) * (2.0 * math.pi)).cos()
+        return turned * given.get("std", 1.0) + given.get("mean", 0.0)
+    if plain == "exponential":
+        return torch.log1p(-found) / -given.get("lambd", 1.0)
+    if plain == "randperm":
+        return found.argsort(stable=True)
+    size = given.get("high", given.get("to", 1)) - low
+    return (found * size).long().clamp(max=size - 1) + low if "high" in given else found * size + low
+
+
 @contextmanager
-def _dropout_masks(torch: Any, masks: Sequence[Array]) -> Generator[None]:
-    """Let dropout of modules keep the elements of these masks, one call after the other. Raise MspcError if they do not
-    fit."""
-    functional, own, used = torch.nn.functional, torch.nn.functional.dropout, 0
+def _drawn_numbers(torch: Any, arrays: Sequence[Array]) -> Generator[None]:
+    """Let operators of PyTorch draw these numbers, one call after the other. Raise MspcError if they do not fit."""
+    left, modes = list(arrays), cast(Any, importlib.import_module("torch.utils._python_dispatch"))
 
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        nonlocal used
-        if not training or p == 0.0:
-            return input
-        used += 1
-        if used > len(masks) or tuple(input.shape) != masks[used - 1].shape:
-            raise MspcError(f"call {used} of dropout in the module has no counterpart in the program")
-        return input * torch.from_numpy(masks[used - 1].astype(np.float32)).to(input.dtype) / (1 - p)
+    def shares(shape: Sequence[int]) -> Any:
+        if not left or [n for n in left[0].shape if n > 1] != [n for n in shape if n > 1]:
+            raise MspcError(f"the module draws numbers of shape {tuple(shape)}, which the program does not draw")
+        return torch.from_numpy(left.pop(0)).reshape(tuple(shape))
 
-    functional.dropout = dropout
-    try:
+    class Drawn(modes.TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = dict(zip([each.name for each in function._schema.arguments], args, strict=False)) | (kwargs or {})
+            is_attention = "_attention" in function._schema.name and not given.get("dropout_p")
+            if torch.Tag.nondeterministic_seeded not in function.tags or is_attention:
+                return function(*args, **(kwargs or {}))
+            name = function._schema.name.partition("::")[2]
+            found = _drawn(torch, name, given, shares)
+            if name.endswith("_"):
+                return given["self"].copy_(found)
+            return found.to(given.get("dtype") or (given["self"] if "self" in given else found).dtype)
+
+    with Drawn():
         yield
-    finally:
-        functional.dropout = own
-    if used < len(masks):
-        raise MspcError(f"the program has {len(masks)} masks of dropout, and the module calls it {used} times")
+    if left:
+        raise MspcError(f"the program draws {len(arrays)} times, and the module {len(arrays) - len(left)} times")
 
 
 def _loss(torch: Any, name: str, result: Any, labels: Any) -> Any:

@@ -37,6 +37,25 @@ class Ties(Net):
         return z.gather(1, (z * 0.0).topk(2).indices).sum()
 
 
+class Noisy(Net):
+    def forward(self, x):
+        z = self.first(x)
+        z = z * z.new_empty((4, 1)).bernoulli_(0.7).div_(0.7) + 0.1 * torch.randn_like(z)
+        z = nn.functional.gumbel_softmax(z) * torch.empty_like(z).uniform_(0.9, 1.1) * (torch.rand(4, 1) < 0.7)
+        z = z[torch.randperm(4)] + torch.randint(2, 5, (8,))
+        z = nn.functional.alpha_dropout(nn.functional.dropout1d(z[None], 0.2), 0.3, self.training)[0]
+        return nn.functional.scaled_dot_product_attention(z, z, z, dropout_p=0.2).sum()
+
+
+class Leaking(Net):
+    def forward(self, x):
+        return nn.functional.rrelu(self.first(x), training=True).sum()
+
+
+def noisy(leaking=False):
+    return (Leaking if leaking else Noisy)(1.0).train(), (torch.randn(4, 6),)
+
+
 def ties():
     return Ties(1.0), (torch.randn(4, 6),)
 
@@ -88,10 +107,17 @@ def test_a_module_that_computes_something_else() -> None:
     assert "values differ between one device and PyTorch" in done.output
 
 
-def test_dropout_of_the_module_has_the_programs_masks() -> None:
-    done = verify("make(train=True)", "--optimizer", "sgd", "--all")
+@pytest.mark.parametrize("target", ["make(train=True)", "noisy"])
+def test_the_module_draws_the_programs_numbers(target: str) -> None:
+    done = verify(target, "--optimizer", "sgd", "--all")
     assert done.exit_code == 0, done.output
     assert "module's gradient" in done.stdout
+
+
+def test_an_operator_that_takes_no_numbers() -> None:
+    done = verify("noisy(leaking=True)", "--optimizer", "sgd")
+    assert done.exit_code == 2
+    assert "the module draws numbers by rrelu_with_noise" in done.output
 
 
 def test_the_module_takes_the_first_of_equal_elements_as_the_program_does() -> None:

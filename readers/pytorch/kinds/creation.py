@@ -154,7 +154,7 @@ def dropped_to_mean(input: Any, p: Any, train: Any, is_of_channels: Any) -> Any:
     least = -1.7580993408473766
     scale = 1 / math.sqrt((1 + p * least**2) * (1 - p))
     shape = input.shape[:2] + (1,) * (len(input.shape) - 2) if is_of_channels else input.shape
-    remains = ops.cast(ops.GreaterEqual()(mint.rand(shape), p), input.dtype)
+    remains = ops.cast(ops.Less()(mint.rand(shape), 1 - p), input.dtype)
     return (input * remains + least * (1 - remains)) * scale - least * p * scale
 
 

@@ -72,15 +72,11 @@ def elu_gradient(dout: Any, alpha: Any, scale: Any, input_scale: Any, is_result:
     return ops.where(below, dout * power * input_scale, dout * scale)
 
 
-def prelu_gradients(dout: Any, self: Any, weight: Any) -> Any:
-    positive, nothing = ops.Greater()(self, 0), ops.zeros_like(dout)
-    return ops.where(positive, dout, dout * weight), ops.where(positive, nothing, dout * self)
-
-
 def layer_norm_gradients(
     dout: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any
 ) -> Any:  # fmt: skip
-    """Return the gradients in the input, the weight and the bias of a layer norm, None for missing ones.
+    """Return the gradients in the input, the weight and the bias of a layer norm, None for missing ones. Without a mean
+    they are those of `x * rstd * weight`.
 
     With n = (x - mean) * rstd and d = dout * weight the first is rstd * (d - mean(d) - n * mean(d * n)), means over the
     normalised dimensions; the others are the sums of dout * n and of dout over all others.
@@ -88,27 +84,16 @@ def layer_norm_gradients(
     rank = len(input.shape)
     own = tuple(range(rank - len(normalized_shape), rank))
     others = tuple(range(rank - len(normalized_shape)))
-    normal = (input - mean) * rstd
-    dx = centred(dout if weight is None else dout * weight, normal, own) * rstd
+    normal = (input if mean is None else input - mean) * rstd
+    dx = centred(dout if weight is None else dout * weight, normal, own, mean is not None) * rstd
     dweight = None if weight is None else ops.ReduceSum()(dout * normal, others)
     return dx, dweight, None if bias is None else ops.ReduceSum()(dout, others)
 
 
-def centred(dout: Any, normal: Any, dims: Any) -> Any:
-    """Return dout - mean(dout) - normal * mean(dout * normal), means over `dims`."""
+def centred(dout: Any, normal: Any, dims: Any, has_mean: Any = True) -> Any:
+    """Return dout - mean(dout) - normal * mean(dout * normal), means over `dims`, the first if it `has_mean`."""
     average = ops.ReduceMean(True)
-    return dout - average(dout, dims) - normal * average(dout * normal, dims)
-
-
-def rms_norm_gradients(dout: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any) -> Any:
-    """Return the gradients in the input and the weight of `x * rstd * weight`, the second None without a weight."""
-    rank = len(input.shape)
-    own = tuple(range(rank - len(normalized_shape), rank))
-    others = tuple(range(rank - len(normalized_shape)))
-    normal = input * rstd
-    scaled = dout if weight is None else dout * weight
-    dx = (scaled - normal * ops.ReduceMean(True)(scaled * normal, own)) * rstd
-    return dx, None if weight is None else ops.ReduceSum()(dout * normal, others)
+    return (dout - average(dout, dims) if has_mean else dout) - normal * average(dout * normal, dims)
 
 
 def group_norm_gradients(
@@ -227,7 +212,8 @@ GRADIENTS = (
     row("log_sigmoid_backward.default", "grad_output, self, -buffer", gradients(functional.logsigmoid)),
     row("_prelu_kernel.default", "self, weight",
         lambda self, weight: ops.where(ops.Greater()(self, 0), self, self * weight)),
-    row("_prelu_kernel_backward.default", "grad_output, self, weight", prelu_gradients),
+    row("_prelu_kernel_backward.default", "grad_output, self, weight", lambda dout, self, weight: (
+        ops.where(self > 0, dout, dout * weight), ops.where(self > 0, ops.zeros_like(dout), dout * self))),
     row("native_dropout_backward.default", "grad_output, mask, scale",
         lambda dout, mask, scale: dout * ops.cast(mask, dout.dtype) * scale),
     row("_softmax_backward_data.default", "grad_output, output, dim, input_dtype", softmax_gradient),
@@ -236,7 +222,7 @@ GRADIENTS = (
     row("native_layer_norm_backward.default",
         "grad_out, input, normalized_shape, mean, rstd, weight, bias, -output_mask", layer_norm_gradients),
     row("_fused_rms_norm_backward.default", "grad_out, input, normalized_shape, rstd, weight, -output_mask",
-        rms_norm_gradients),
+        lambda dout, x, sizes, rstd, weight: layer_norm_gradients(dout, x, sizes, None, rstd, weight, None)[:2]),
     row("native_group_norm_backward.default", "grad_out, input, mean, rstd, weight, N, C, -HxW, group, -output_mask",
         group_norm_gradients),
     row("native_batch_norm_backward.default", "grad_out, input, weight, running_mean, running_var, save_mean, "

@@ -179,11 +179,6 @@ def rank(self: Any, atol: Any, rtol: Any, hermitian: Any) -> Any:
     return library("matrix_rank", self, *limits_given(self, atol, rtol), settings=(bool(hermitian),))
 
 
-def of_rank_above(self: Any, tol: Any, hermitian: Any) -> Any:
-    """Return the numbers of singular values above a limit."""
-    return rank(self, tol, 0.0, hermitian)
-
-
 def least_squares(self: Any, right: Any, rcond: Any, driver: Any) -> Any:
     """Return (solution, squared residuals, ranks, singular values)."""
     m, n = self.shape[-2:]
@@ -282,8 +277,9 @@ DECOMPOSITIONS = (
     row("pinverse.default", "self, rcond=1e-15", lambda self, rcond: pseudo_inverse(self, None, rcond, False)),
     row("linalg_matrix_rank.atol_rtol_tensor", "input, atol=None, rtol=None, hermitian=False", rank),
     row("linalg_matrix_rank.atol_rtol_float", "self, atol=None, rtol=None, hermitian=False", rank),
-    row("linalg_matrix_rank.default", "self, tol, hermitian=False", of_rank_above),
-    row("linalg_matrix_rank.tol_tensor", "input, tol, hermitian=False", of_rank_above),
+    *(row(f"linalg_matrix_rank.{form}", f"{first}, tol, hermitian=False",
+          lambda self, tol, hermitian: rank(self, tol, 0.0, hermitian))
+      for form, first in (("default", "self"), ("tol_tensor", "input"))),
     row("linalg_lstsq.default", "self, b, rcond=None, driver=None", least_squares),
     row("matrix_exp.default", "self", lambda self: library("matrix_exp", self)),
     row("linalg_cond.default", "self, p=None", condition),

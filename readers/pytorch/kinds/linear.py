@@ -277,14 +277,13 @@ def attention(
     if not enable_gqa:
         front = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
         query, key, value = [expanded(x, (*front, *x.shape[-2:])) for x in (query, key, value)]
-    heads, batch = query.shape[-3], query.shape[:-3]
     q, k, v = _in_four(query), _in_four(key), _in_four(value)
     if dropout_p > 0:
         out = _written_out(q, k, v, attn_mask, _factor(query, scale), is_causal, dropout_p)
     else:
         settings, shift, hidden = _settings(q, attn_mask, is_causal, scale)
         _, _, _, out = ops.FlashAttentionScore(*settings)(q, k, v, shift, None, None, hidden, None)
-    shape = (*batch, heads, query.shape[-2], value.shape[-1])
+    shape = (*query.shape[:-1], value.shape[-1])
     return out if out.shape == shape else ops.Reshape()(out, shape)
 
 
@@ -312,10 +311,10 @@ def _mask_parts(query: Any, attn_mask: Any) -> Any:
 
 
 def _in_four(x: Any) -> Any:
-    """Return the tensor with all dimensions before the heads joined."""
+    """Return the tensor with all dimensions before the heads joined; a matrix is one head."""
     if len(x.shape) == 4:
         return x
-    return ops.Reshape()(x, (math.prod(x.shape[:-3]), *x.shape[-3:]))
+    return ops.Reshape()(x, (math.prod(x.shape[:-3]), *(x.shape[-3:-2] or (1,)), *x.shape[-2:]))
 
 
 def _in_four_by_ones(mask: Any) -> Any:

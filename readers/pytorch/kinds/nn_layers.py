@@ -64,11 +64,6 @@ def _least_step(dtype: Any) -> Any:
     return 2.0**-52 if dtype.itemsize == 8 else 2.0**-23
 
 
-def rms_norm_with_statistics(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
-    """Return (the normalised tensor, 1 / root of the mean of squares)."""
-    return rms_norm(input, normalized_shape, weight, eps), inverse_root(input, normalized_shape, eps)
-
-
 def batch_norm(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
 ) -> Any:
@@ -167,7 +162,8 @@ NORMS = (
         functional.layer_norm),
     row("native_layer_norm.default", "input, normalized_shape, weight, bias, eps", layer_norm_with_statistics),
     row("rms_norm.default", "input, normalized_shape, weight=None, eps=None", rms_norm),
-    row("_fused_rms_norm.default", "input, normalized_shape, weight, eps", rms_norm_with_statistics),
+    row("_fused_rms_norm.default", "input, normalized_shape, weight, eps", lambda input, sizes, weight, eps: (
+        rms_norm(input, sizes, weight, eps), inverse_root(input, sizes, eps))),
     row("group_norm.default", "input, num_groups, weight=None, bias=None, eps=1e-05, -cudnn_enabled=True",
         functional.group_norm),
     row("batch_norm.default",
