@@ -113,7 +113,7 @@ _LINEAR = """
     cumulative_trapezoid.dx gradient.scalarint gradient.scalararray gradient.array
     gradient.scalarrayint gradient.scalarrayarray movedim.int movedim.intlist meshgrid.default
     meshgrid.indexing tensor_split.sections tensor_split.indices combinations.default cartesian_prod.default
-    _unsafe_masked_index_put_accumulate.default nansum.default unbind.int select.int slice.Tensor
+    _unsafe_masked_index_put_accumulate.default nansum.default unbind.int select.int slice.Tensor narrow.Tensor
 """.split()
 _FILLED = {
     "masked_fill.Scalar": 2, "masked_fill.Tensor": 2, "index_fill.int_Scalar": 3, "index_fill.int_Tensor": 3,

@@ -165,7 +165,8 @@ def nonzero(self: Any, bound: Any, shapes: Any) -> Any:
 def places_by_dimension(self: Any, bound: Any, shapes: Any) -> Any:
     """Return the places along each dimension of the elements that are not 0."""
     if bound is None:
-        return ops.unstack(nonzero(self, None, ((*shapes[0], max(1, len(self.shape))),)), 1)
+        x = self if self.shape else ops.Reshape()(self, (1,))
+        return ops.unstack(nonzero(x, None, ((*shapes[0], len(x.shape)),)), 1)
     places, count = ops.LibraryFunction("bounded_places", (bound,))(self)
     return [ops.Bounded(0)(each, count) for each in ops.unstack(places, 1)]
 
