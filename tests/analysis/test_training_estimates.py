@@ -16,7 +16,7 @@ from mspc.analysis.cost.training.model_shape import Recomputation, TrainingRun
 from mspc.analysis.cost.training.stage_memory import in_flight, stage_layers, stage_memory, stage_parameters
 from mspc.analysis.cost.training.step_time import group_ranks, kernels, model_operations, peak_bounds, step_time
 from mspc.ir.diagnostics import MspcError
-from mspc.readers.configurations.reading import megatron_configuration
+from mspc.readers.configurations.reading import megatron_configuration, read_preset
 from mspc.readers.configurations.settings import Setting
 from mspc.readers.configurations.trainers import machine_of_row, row_settings
 
@@ -202,6 +202,17 @@ def test_assumptions_are_those_of_the_run() -> None:
     assert plain == ["600 MiB of the CUDA context"]
     assert set(plain) < set(experts)
     assert any("busiest experts" in each for each in experts)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("llama3.2-1b", 1.24), ("qwen3-0.6b", 0.6), ("qwen3-1.7b", 1.72), ("qwen2.5-7b", 7.62), ("gemma2-2b", 2.61),
+     ("gemma3-27b", 27.0), ("glm4.5-355b", 355), ("deepseek-v2", 236), ("olmoe-7b", 6.92), ("nemotronh-56b", 56.3),
+     ("qwen3-next-80b-a3b", 79.7), ("ministral3-14b", 13.5)],
+)  # fmt: skip
+def test_published_models_have_their_parameters(name: str, billions: float) -> None:
+    run = replace(read_preset(name, 8, 0).run, tensor=1, expert=1, expert_tensor=1)
+    assert sum(stage_parameters(run, list(run.model.layers), True, True)) / 1e9 == pytest.approx(billions, rel=0.02)
 
 
 def test_stages_are_near_or_replicas_are() -> None:
