@@ -245,7 +245,9 @@ NAMES: Mapping[str, str] = {
 """The operations by the names of NumPy's functions."""
 
 
-def run_program(program: Program, arguments: Sequence[Array]) -> list[Array]:
+def run_program(
+    program: Program, arguments: Sequence[Array], functions: Mapping[str, Callable[..., Array]] = ELEMENTWISE
+) -> list[Array]:  # fmt: skip
     """Return the results of a region's program for arrays of one shape."""
     instructions, results = program
     values = list(arguments)
@@ -254,7 +256,7 @@ def run_program(program: Program, arguments: Sequence[Array]) -> list[Array]:
             dtype, digits = settings
             values.append(np.frombuffer(bytes.fromhex(digits), np.dtype(_numpy_name(dtype))).reshape(()))
         else:
-            values.append(ELEMENTWISE[name](*(values[i] for i in operands), *settings))
+            values.append(functions[name](*(values[i] for i in operands), *settings))
     return [values[i] for i in results]
 
 

@@ -24,9 +24,11 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.control.regions import If, Loop, While, spread
 from mspc.ops.control.structural import CALL
 from mspc.ops.math.library import LibraryFunction
+from mspc.ops.math.xla_functions import XlaFunction
 from mspc.output.stablehlo.array_module import ArrayModule
 from mspc.output.stablehlo.arrays import HloArray
 from mspc.output.stablehlo.text import Content, NotWritten, Ref, quoted, type_of
+from mspc.output.stablehlo.xla_forms import FORMS
 
 Steps = Generator[None, None, Any]
 """Writes until an array of other ranks is missing, then yields."""
@@ -49,6 +51,7 @@ def module_text(kinds: Sequence[Any], ranks: int, name: str) -> str:
         waiting = [steps for steps in waiting if next(steps, module) is not module]
         idle = 0 if module.met > before else idle + 1
         if idle > len(programs):
+            module.check_refused()
             raise MspcError("the ranks wait for messages that none sends")
     module.check_refused()
     results, shown = list[Content](), list[str]()
@@ -126,7 +129,8 @@ class _Program:
                 made = yield from self._node(node, inputs)
             except _REFUSALS as error:
                 reason = error.message if isinstance(error, MspcError) else f"its kernel takes other arrays ({error})"
-                self.module.refused.setdefault((node.op.name, reason), []).append(node)
+                name = f"{node.op.name} {getattr(node.op, 'function', '')}".strip()
+                self.module.refused.setdefault((name, reason), []).append(node)
                 made = None
             values[node] = self._typed(made, node.type)
         return [values[each] if each in values else self._constant(each) for each in graph.results]
@@ -174,7 +178,11 @@ class _Program:
             own = dict(zip(self.kind.ranks, list(ops) * (len(self.kind.ranks) // len(ops)), strict=True))
             return (yield from self._collective(op, own, inputs))
         if isinstance(op, LibraryFunction):
-            return op.row.run(*inputs, *op.options)
+            form = FORMS.get(op.function) if isinstance(op, XlaFunction) else None
+            if form is None:
+                return op.row.run(*inputs, *op.options)
+            made = form(self.xp, [(t.dtype.numpy, t.shape) for t in element_types(node.type)], *inputs, *op.options)
+            return tuple(HloArray(self.xp, ref) for ref in made) if isinstance(made, list) else HloArray(self.xp, made)
         if op.runs_on_host or (op.mutates and len(set(ops)) > 1):
             raise NotWritten("it runs on the host" if op.runs_on_host else "ranks update other elements")
         if len(set(ops)) > 1:
@@ -324,7 +332,8 @@ class _Program:
         if isinstance(op, Loop):
             inner = [each.op for region in node.regions for graph in region.graphs() for each in graph.nodes]
             known = op.known_iterations([value.type for value in node.inputs])
-            messages = any(hasattr(each, "on") or isinstance(each, NeighborExchange) for each in inner)
+            messages = any(hasattr(each, "on") or isinstance(each, NeighborExchange) or self._meets_others(each)
+                           for each in inner)  # fmt: skip
             if known >= 0 and (known < _UNROLLED or messages):
                 return (yield from self._unrolled(node, op, inputs, known))
             return self._while(node, op, inputs, known)
@@ -336,6 +345,11 @@ class _Program:
         found = yield from self._graph(node.regions[0], spread(node, inputs))
         backend.turns, backend.calls = around
         return tuple(_apart(found))
+
+    def _meets_others(self, op: Any) -> bool:
+        """Return whether an operator is a collective with ranks of other kinds."""
+        ops: Sequence[Any] = self.kind.ops_of(op) if isinstance(op, Collective) else ()
+        return not {rank for each in ops for rank in each.members} <= {*self.kind.ranks}
 
     def _inside(self, region: Graph, operands: Sequence[Any]) -> list[Any]:
         """Return copies of the results of a graph that is written into an open region."""

@@ -13,6 +13,8 @@ import pytest
 from mspc.analysis.aliasing import updated_parameters
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs, rank_graphs
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.math.xla_functions import XlaFunction
 from mspc.output.stablehlo.programs import module_text
 from mspc.verify.scale.rank_kinds import RankKind, kinds_of
 from tests.compiled_scripts import compiled_script, compiled_text
@@ -34,6 +36,28 @@ OPERATORS = (
     "LayerNormGrad", "MaxPoolGrad", "Polar", "ReluGrad", "SetRows", "Sort", "StridedSlice", "Tile", "TopKRouter",
     "UnsortedSegmentSum",
 )  # fmt: skip
+ADD, MAXIMUM, AT_LEAST, LESS = (
+    (((name, (0, 1), settings),), (2,)) for name, settings in (
+        ("add", ()), ("maximum", ()), ("compare", ("GE", "FLOAT")), ("compare", ("LT", "TOTALORDER")))
+)  # fmt: skip
+ROWS = ((1,), (0,), (), (), (0,), 1)
+"""Of a gather or a scatter: whole rows at indices of the first dimension."""
+PAIRS = ((1, 2), (1, 2), (1, 1), (1, 1), ((0, 0), (0, 0)))
+"""Windows of two elements of a row."""
+OF_XLA: dict[str, tuple[Any, ...]] = {
+    "gather": (("f4", (6, 4)), ("i4", (3, 1)), (ROWS, (1, 4))),
+    "scatter": (("f4", (6, 4)), ("i4", (3, 1)), ("f4", (3, 4)), (ROWS, ADD)),
+    "reduce": (("f4", (4, 6)), ("f4", ()), ((1,), MAXIMUM)),
+    "reduce_window": (("f4", (4, 6)), ("f4", ()), (PAIRS, MAXIMUM)),
+    "select_and_scatter": (("f4", (4, 6)), ("f4", (4, 3)), ("f4", ()), (PAIRS, AT_LEAST, ADD)),
+    "sort": (("f4", (4, 6)), (1, LESS)),
+    "fft": (("c16", (4, 6)), ("FFT", (6,), "complex128")),
+    "triangular_solve": (("f8", (3, 3)), ("f8", (3, 2)), (True, True, True, "TRANSPOSE")),
+    "top_k": (("f4", (4, 6)), (2,)),
+    "pad": (("f4", (4, 6)), ("f4", ()), ((1, 0), (0, 2), (0, 1))),
+    "shift_right_logical": (("u4", (4, 6)), ("u4", (4, 6)), ()),
+}
+"""Functions of XLA, with their operands and settings."""
 STAGES = HEAD + """
 settings(pipeline_config={"pipeline_scheduler": "1f1b"})
 cell = nn.PipelineCell(staged(), 4)
@@ -116,6 +140,17 @@ def test_operators_on_one_device(tmp_path: Path) -> None:
         own = [x.copy() for x in arrays]
         made = World(1).run(lambda comm, op=op, own=own: op.kernel(NumPyBackend(comm, step=1))(*own))
         wanted[name] = [*flatten(made), *(own[i] for i in sorted(op.mutates))]
+    for name, (*operands, options) in OF_XLA.items():
+        generator = np.random.default_rng(0)
+        arrays = [(generator.normal(size=shape) * 3).astype(dtype) for dtype, shape in operands]
+        arrays = [np.abs(x.astype(np.int32)).astype(x.dtype) % 6 if x.dtype.kind in "iu" else x for x in arrays]
+        graph, op = Graph("one"), XlaFunction(function=name, options=options)
+        graph.parameters = [Parameter(f"x{i}", TensorType(dtype_of(x.dtype), x.shape), "input")
+                            for i, x in enumerate(arrays)]  # fmt: skip
+        graph.results = [Builder(graph).emit(op, *graph.parameters)]
+        on_xla(tmp_path, name, module_text([RankKind((0,), graph)], 1, "one"), [[x] for x in arrays], 1)
+        made = op.row.run(*arrays, *options)
+        wanted[name] = made if isinstance(made, tuple) else [made]
     found = results(tmp_path, 1)
     for name, each in wanted.items():
         for left, right in zip(found[name], each, strict=True):
