@@ -278,6 +278,14 @@ def clipped(parameters: list[nn.Parameter]) -> None:
         parameter.grad = parameter.grad * (1.0 / (norm + 1e-6))  # here
 
 
+def small_number(parameters: list[nn.Parameter]) -> None:
+    """Each rank adds a small number to its part of a norm."""
+    squares = torch.stack([(parameter.grad**2).sum() for parameter in parameters]).sum()
+    norm = summed(squares + 0.1) if IS_WRONG else summed(squares) + 0.1  # here
+    for parameter in parameters:
+        parameter.grad = parameter.grad / norm.sqrt()
+
+
 def old_shards(parameters: list[nn.Parameter]) -> None:
     """Slices are gathered before they are updated."""
     for parameter in parameters:
@@ -416,6 +424,7 @@ STEPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "wrong dimension": lambda: (Network(wrong_dimension, up=piece(random(WIDTH, WIDTH), 1)), (x, y)),
     "read too early": lambda: (Network(unfinished, **PARALLEL, scale=torch.ones(WIDTH)), (x, y)),
     "norm of slices": lambda: (Network(row_parallel_right, **PARALLEL), (x, y), clipped),
+    "small number": lambda: (Network(row_parallel_right, **PARALLEL), (x, y), small_number),
     "masks": lambda: (Network(dropped, **OF_DATA), HALVES, mean_over_data),
     "old slices": lambda: (Network(data_parallel, **OF_DATA), HALVES, old_shards),
     "wrong group": lambda: (Network(data_parallel, **OF_DATA), HALVES, over_tensor),

@@ -38,6 +38,7 @@ SAID = {
     "read too early": "reads the result of _c10d_functional.all_reduce.default before wait_tensor",
     "valid rows": "all_reduce of the mean over ranks 0, 1, and groups alike, is missing after ReduceSum",
     "norm of slices": "all_reduce of the sum over ranks 0, 1",
+    "small number": "on each of 2 ranks, whose results are added up",
     "wrong group": "is over ranks 0, 1, and should be over ranks 0, 2",
     "masks": "random numbers differ on ranks 0 and 1, which have the same values there",
     "flat offset": "does not begin where the slice before it ends in AllReduce",

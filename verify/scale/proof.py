@@ -34,6 +34,7 @@ from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.reference import OneDeviceReference, OwnRows, OwnRowsReference
 from mspc.verify.scale.relations import likeness
 from mspc.verify.scale.repairs import (
+    GROUPED,
     MAX_RUN,
     MAX_TRIED,
     Edit,
@@ -43,10 +44,10 @@ from mspc.verify.scale.repairs import (
     Useless,
     doubled_sums,
     edits_before,
+    likeliest,
     nodes_before,
     ratio_of,
     scaled_before,
-    unlike_others,
 )
 from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.small_programs import Unfit, first_weights, small_programs
@@ -372,24 +373,36 @@ class SmallProgram:
         wrong = [row for row in self.rows if not row.same]
         if not wrong:
             return first
+        edit = next(filter(self._is_right_with, self._likely_edits(watch, first, wrong)), None)
+        if edit is None:
+            return first
+        ranks, read = edit.kind.ranks, ()
+        if first is not None and first.kind is edit.kind:
+            ranks = first.ranks
+            said = f"{first.node.label} makes the first value that differs"
+            read = (said,) if first.node is not edit.node else ()
+        node = edit.node  # autograd hands gradients over outside of the script: their readers have lines
+        read_there = Readers(edit.kind.graph).of(node) if isinstance(node.op, StopGradient) else ()
+        node = next((each for each in read_there if isinstance(each, Node)), node)
+        return FirstWrong(edit.kind, node, ranks, read, edit.words)
+
+    def _likely_edits(
+        self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]
+    ) -> Iterator[Edit]:
+        """Yield the changes with which all steps are run: those after which the first wrong value is one of one device,
+        then some of collectives after which it is not, as it need not be in the right program."""
         may_be_right = self._quick_check(watch, first)
+        doubted: list[Edit] = []
         runs = 0
         for edit in islice(self._edits(watch, first, wrong), MAX_TRIED):
-            for each in filter(may_be_right, (edit, *edit.wider(self.kinds, watch.is_suspect))):
-                runs += 1
-                if runs > MAX_RUN:
-                    return first
-                if self._is_right_with(each):
-                    ranks, read = edit.kind.ranks, ()
-                    if first is not None and first.kind is edit.kind:
-                        ranks = first.ranks
-                        said = f"{first.node.label} makes the first value that differs"
-                        read = (said,) if first.node is not edit.node else ()
-                    node = edit.node  # autograd hands gradients over outside of the script: their readers have lines
-                    read_there = Readers(edit.kind.graph).of(node) if isinstance(node.op, StopGradient) else ()
-                    node = next((each for each in read_there if isinstance(each, Node)), node)
-                    return FirstWrong(edit.kind, node, ranks, read, edit.words)
-        return first
+            for each in (edit, *edit.wider(self.kinds, watch.is_suspect)):
+                if may_be_right(each):
+                    runs += 1
+                    if runs <= MAX_RUN:
+                        yield each
+                elif each is edit and isinstance(edit.node.op, GROUPED):
+                    doubted.append(edit)
+        yield from doubted[: MAX_RUN // 2]
 
     def _quick_check(self, watch: ValueWatch, first: FirstWrong | None) -> Callable[[Edit], bool]:
         """Return a function that tells changes after which the first wrong value is still wrong."""
@@ -417,7 +430,7 @@ class SmallProgram:
     def _edits(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Iterator[Edit]:
         """Yield changes of values before the first wrong value, and before those that are handed out or stored."""
         for kind in self.kinds:
-            yield from unlike_others(kind)
+            yield from likeliest(kind)
         first_rows = [row for row in wrong if row.step == wrong[0].step]
         ratio = next(filter(None, (ratio_of(row.found, row.expected) for row in wrong)), 0.0)
         results = [row for row in first_rows if row.what == "result"]

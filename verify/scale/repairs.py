@@ -139,12 +139,16 @@ def scaled_before(kind: RankKind, nodes: Sequence[Node], factor: float) -> Itera
         yield _scaled(kind, node, factor)
 
 
-def unlike_others(kind: RankKind) -> Iterator[Edit]:
-    """Return the changes of collectives that are another one, or over other ranks, than all others of their line."""
+def likeliest(kind: RankKind) -> Iterator[Edit]:
+    """Return the changes of collectives that are another one, or over other ranks, than all others of their line, and
+    of numbers that each rank adds before a sum."""
     lines: dict[Hashable, list[Node]] = defaultdict(list)
     for node in kind.graph.nodes:
         if isinstance(node.op, GROUPED) and node.frames:
-            lines[type(node.op), node.frames[0]].append(node)
+            lines[type(node.op), node.frames[:2]].append(node)
+        source = node.inputs[0] if isinstance(node.op, AllReduce) else None
+        if isinstance(source, Node) and any(isinstance(value, Constant) for value in source.inputs):
+            yield from _terms(kind, source)
     for nodes in lines.values():
         ways = Counter(map(_way, nodes))
         if len(ways) == 2 and len(nodes) > FEW:
@@ -284,6 +288,8 @@ def _of_slice(kind: RankKind, node: Node, readers: Readers) -> Iterator[Edit]:
 
 
 def _name(value: Value) -> str:
+    if isinstance(value, Constant) and value.value.size == 1:
+        return f"{value.value.item():g}"
     return value.label if isinstance(value, Node) else value.name
 
 
