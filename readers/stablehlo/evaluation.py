@@ -109,10 +109,10 @@ class RegionWalk:
             raise MspcError(f"a region takes {len(region.arguments)} values, and is given {len(given)}")
         self.values.update(zip(region.arguments, given, strict=True))
         for operation in region.operations:
-            if operation.name in _RETURNS:
-                return [self.lookup(name) for name in operation.operands]
-            self.at(operation)
             try:
+                if operation.name in _RETURNS:
+                    return [self.lookup(name) for name in operation.operands]
+                self.at(operation)
                 found = self.of_operation(operation)
                 self.check(operation, found)
             except MspcError as error:

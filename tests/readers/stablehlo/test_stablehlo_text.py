@@ -122,6 +122,9 @@ def test_dynamic_sizes_and_other_files(tmp_path: Path) -> None:
         read_module(tmp_path / "a.mlir")
     with pytest.raises(MspcError, match="has no function"):
         read_text("module {\n}\n", "a.mlir")
+    with pytest.raises(MspcError, match="%y is read, which nothing before it gives") as caught:
+        results_of(module(["%x: tensor<f32>"], "", [("%y", "tensor<f32>")]), np.float32(0).reshape(()))
+    assert str(caught.value.location).startswith("step.mlir:4")
     loops = module(["%x: tensor<f32>"], "    %0 = call @f(%x) : (tensor<f32>) -> tensor<f32>", [("%0", "tensor<f32>")],
                    "  func.func private @f(%x: tensor<f32>) -> tensor<f32> {\n    %0 = call @f(%x) : (tensor<f32>) -> "
                    "tensor<f32>\n    return %0 : tensor<f32>\n  }\n")  # fmt: skip
