@@ -169,10 +169,9 @@ def mark_updates(nodes: Sequence[Node], results: Sequence[Any], targets: Collect
 
 def _is_elementwise(node: Node) -> bool:
     """Return whether an operator computes every element of its result from those of its operands at the same place."""
-    if not isinstance(node.op, Op) or node.regions or node.op.mutates or not isinstance(node.type, TensorType):
-        return False
-    rule = node.op.parsed_rule(*operand_types(node))
-    return rule is not None and rule.is_elementwise
+    op = node.op
+    has_rule = isinstance(op, Op) and type(op).rule is not Op.rule and not (node.regions or op.mutates)
+    return has_rule and isinstance(node.type, TensorType) and op.parsed_rule(*operand_types(node)).is_elementwise
 
 
 def step_arguments(module: HloModule) -> list[StepArgument]:

@@ -590,6 +590,46 @@ def test_updates_run_on_the_slices_of_their_parameters(step: Path) -> None:
     verify_scale("momentum.mlir", CompileOptions(ranks=8), 0)
 
 
+SCANNED = """module @jit_step attributes {mhlo.num_partitions = 8 : i32} {
+  sdy.mesh @mesh = <["data"=2, "fsdp"=2, "model"=2]>
+  func.func public @main(
+      %w: tensor<20x8x16xf32> {tf.aliasing_output = 0 : i32, sdy.sharding = #sdy.sharding<@mesh, [{}, {"fsdp"}, {"model"}]>},
+      %x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data", "fsdp"}, {}]>}) -> (tensor<20x8x16xf32>, tensor<i32>) {
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %end = stablehlo.constant dense<20> : tensor<i32>
+    %none = stablehlo.constant dense<0.0> : tensor<20x8x16xf32>
+    %r:2 = stablehlo.while(%i = %zero, %rows = %none) : tensor<i32>, tensor<20x8x16xf32>
+    cond {
+      %c = stablehlo.compare LT, %i, %end, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %first = stablehlo.constant dense<0> : tensor<i32>
+      %step = stablehlo.constant dense<1> : tensor<i32>
+      %own = stablehlo.dynamic_slice %w, %i, %first, %first, sizes = [1, 8, 16] : (tensor<20x8x16xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x8x16xf32>
+      %flat = stablehlo.reshape %own : (tensor<1x8x16xf32>) -> tensor<8x16xf32>
+      %y = stablehlo.dot_general %x, %flat, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x16xf32>) -> tensor<16x16xf32>
+      %g = stablehlo.dot_general %x, %y, contracting_dims = [0] x [0] : (tensor<16x8xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+      %row = stablehlo.reshape %g : (tensor<8x16xf32>) -> tensor<1x8x16xf32>
+      %more = stablehlo.dynamic_update_slice %rows, %row, %i, %first, %first : (tensor<20x8x16xf32>, tensor<1x8x16xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<20x8x16xf32>
+      %next = stablehlo.add %i, %step : tensor<i32>
+      stablehlo.return %next, %more : tensor<i32>, tensor<20x8x16xf32>
+    }
+    %after = stablehlo.subtract %w, %r#1 : tensor<20x8x16xf32>
+    return %after, %r#0 : tensor<20x8x16xf32>, tensor<i32>
+  }
+}
+"""  # noqa: E501  # one operation has one line
+
+
+def test_rows_of_a_scan_lead_to_the_slices_of_their_parameter(step: Path) -> None:
+    """Each iteration adds up its gradient to these slices, and no rank sends anything after the loop."""
+    (step / "scanned.mlir").write_text(SCANNED)
+    compile_target("scanned.mlir", CompileOptions(out=Path("made"), loudness=QUIET))
+    (program,) = (step / "made" / "rank_5").glob("*_execute_*.ir")
+    sent = re.findall(r"= (All\w+|ReduceScatter|NeighborExchange)\(", program.read_text())
+    assert sent == ["AllGather", "ReduceScatter", "AllReduce"]
+
+
 def test_a_plan_as_partition_specs(step: Path) -> None:
     """The layouts of a compile over the mesh of the text; a search's over a mesh of its own."""
     compile_target("step.mlir", CompileOptions(out=Path("made"), out_jax=Path("specs.py"), loudness=QUIET))
