@@ -14,7 +14,7 @@ import pytest
 
 LIMIT = 0.5
 FOLDER = Path(__file__).resolve().parent
-STARTS = re.compile(r"\b(?:subprocess|run_process|succeed|SERVED|find_mpirun|torch|JUDGES)\b")
+STARTS = re.compile(r"\b(?:subprocess|run_process|succeed|serve|SERVED|find_mpirun|torch|JUDGES)\b")
 """In the text of a test or of what it uses: it starts processes, or loads PyTorch, either of which takes seconds."""
 ALSO = frozenset(
     (

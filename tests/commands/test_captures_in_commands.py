@@ -1,7 +1,6 @@
 """Captured steps as targets of compile, view, diff, check and the pytest fixture."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,9 @@ import pytest
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.reading import target_facts
 from tests.captures import shared
-from tests.serving import SERVED, run_process
+from tests.serving import serve
 
 pytest.importorskip("torch")
-
-
-def run(*command: object) -> "subprocess.CompletedProcess[str]":
-    return run_process(*SERVED, *map(str, command))
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +20,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_collectives_have_reasons_dimensions_modules_and_lines(captures: dict[str, Path], tmp_path: Path) -> None:
-    done = run("compile", captures["right"], "--out", tmp_path / "out", "--json", tmp_path / "report.json")
-    assert done.returncode == 0, done.stderr
+    done = serve("compile", captures["right"], "--out", tmp_path / "out", "--json", tmp_path / "report.json", status=0)
     assert "sent per dimension: 1.9 KiB over data by 6 collectives, 1.0 KiB over tensor by 4 collectives" in done.stdout
     assert "predicted for H200s: step" in done.stdout
     assert "get_rank" not in done.stdout
@@ -43,12 +37,10 @@ def test_collectives_have_reasons_dimensions_modules_and_lines(captures: dict[st
 
 @pytest.mark.thorough
 def test_view_and_diff(captures: dict[str, Path], tmp_path: Path) -> None:
-    done = run("view", captures["right"], "--out", tmp_path / "page.html")
-    assert done.returncode == 0, done.stderr
+    done = serve("view", captures["right"], "--out", tmp_path / "page.html", status=0)
     assert "10 collectives of 4 ranks" in done.stdout
     assert "averages gradients of layers.0.norm.weight" in (tmp_path / "page.html").read_text()
-    done = run("diff", captures["right"], captures["wrong"], "--json", "-")
-    assert done.returncode == 1, done.stderr
+    done = serve("diff", captures["right"], captures["wrong"], "--json", "-", status=1)
     assert json.loads(done.stdout)["equal"] is False
 
 
@@ -56,10 +48,8 @@ def test_budgets_find_a_collective_that_a_change_adds(
     captures: dict[str, Path], tmp_path: Path, mspc_budget: Any
 ) -> None:
     baseline = tmp_path / "baseline.json"
-    done = run("check", captures["right"], "--write-baseline", baseline)
-    assert done.returncode == 0, done.stderr
-    done = run("check", captures["wrong"], "--baseline", baseline)
-    assert done.returncode == 1
+    done = serve("check", captures["right"], "--write-baseline", baseline, status=0)
+    done = serve("check", captures["wrong"], "--baseline", baseline, status=1)
     assert "6 AllReduces in a step; the limit is 4" in done.stdout
     assert "adds up partial sums" in done.stdout
     with pytest.raises(pytest.fail.Exception, match="breaks its budget"):

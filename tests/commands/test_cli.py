@@ -17,7 +17,7 @@ from mspc.passes.base import pass_names
 from tests.conftest import LOADED
 from tests.errors import message_of
 from tests.printed_lines import lines_until
-from tests.serving import HANG, SERVED, run_process, succeed
+from tests.serving import HANG, run_process, serve, succeed
 
 HELP_SECONDS = 0.3 * LOADED
 TRIES = 5
@@ -27,11 +27,6 @@ PASSES = f"  note: passes are grad, {', '.join(name for name in pass_names() if 
 
 def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return run_process(sys.executable, "-m", "mspc", *arguments, cwd=cwd)
-
-
-def served(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The work of the command once it is loaded."""
-    return run_process(*SERVED, *arguments, cwd=cwd)
 
 
 def test_ctrl_c_while_the_command_line_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +116,7 @@ def test_console_script_is_installed() -> None:
     ],
 )
 def test_mistake_is_one_message(tmp_path: Path, arguments: Sequence[str], message: str) -> None:
-    done = served(*arguments, cwd=tmp_path)
+    done = serve(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout, message_of(done.stderr)) == (2, "", message)
     assert list(tmp_path.iterdir()) == []
 
@@ -130,8 +125,7 @@ def test_mistake_is_one_message(tmp_path: Path, arguments: Sequence[str], messag
     "arguments", [("compile",), ("compile", "a.py", "--ranks", "0"), ("frobnicate",), ("run", "-x")]
 )
 def test_wrong_usage_has_status_2(arguments: Sequence[str]) -> None:
-    done = served(*arguments)
-    assert done.returncode == 2
+    done = serve(*arguments, status=2)
     assert "Traceback" not in done.stderr
     assert done.stderr
 
@@ -148,7 +142,7 @@ def test_operators_are_listed_with_their_rules() -> None:
 def test_operators_as_json() -> None:
     import json
 
-    done = served("ops", "MatMul", "--json", "-")
+    done = serve("ops", "MatMul", "--json", "-")
     found = json.loads(done.stdout)
     assert list(found) == ["version", "command", "status", "operators"]
     assert (found["version"], found["command"], found["status"]) == (1, "ops", 0)
@@ -190,8 +184,7 @@ def test_closed_pipe_is_no_error() -> None:
     ],
 )  # fmt: skip
 def test_an_option_that_a_command_lacks_is_answered_with_what_was_meant(arguments: Sequence[str], meant: str) -> None:
-    done = served(*arguments)
-    assert done.returncode == 2
+    done = serve(*arguments, status=2)
     assert done.stderr.endswith(f" (Possible options: {meant})\n")
 
 

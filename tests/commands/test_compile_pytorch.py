@@ -1,7 +1,6 @@
 """Commands take exported programs of PyTorch: with losses, optimizers and sizes, and clear messages for the rest."""
 
 import json
-import subprocess
 import textwrap
 from pathlib import Path
 
@@ -10,22 +9,16 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.exported_programs import Exported, size, two_layers
-from tests.serving import SERVED, run_process, succeed
-
-
-def mspc(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return run_process(*SERVED, *arguments, cwd=cwd)
+from tests.serving import serve, succeed
 
 
 def table(*arguments: str, cwd: Path) -> dict[str, object]:
-    done = mspc("compile", *arguments, "--json", "-", "--quiet", cwd=cwd)
-    assert done.returncode == 0, done.stderr
+    done = serve("compile", *arguments, "--json", "-", "--quiet", cwd=cwd, status=0)
     return json.loads(done.stdout)
 
 
 def refused(*arguments: str, cwd: Path) -> str:
-    done = mspc(*arguments, cwd=cwd)
-    assert done.returncode == 2, done.stdout + done.stderr
+    done = serve(*arguments, cwd=cwd, status=2)
     assert "Traceback" not in done.stderr
     return done.stderr
 
@@ -39,16 +32,14 @@ def here(tmp_path: Path) -> Path:
 
 def run(here: Path, *flags: str, steps: int = 1) -> tuple[str, dict[str, np.ndarray]]:
     """The output of two ranks of a compile and the parameters after their last step, for inputs that are known."""
-    done = mspc("compile", "two.pt2", "-n", "2", "--out", "made", *flags, cwd=here)
-    assert done.returncode == 0, done.stderr
+    done = serve("compile", "two.pt2", "-n", "2", "--out", "made", *flags, cwd=here, status=0)
     rows = np.random.default_rng(1)
     inputs = {"x": rows.normal(size=(8, 4)).astype(np.float32)}
     if flags:
         inputs["labels"] = rows.normal(size=(8, 2)).astype(np.float32)
     np.savez(here / "data.npz", **inputs)
     outputs = ["--save", "after.safetensors", "--save-outputs", "out.npz"]
-    done = mspc("run", "made", "--simulate", "--data", "data.npz", "--steps", str(steps), *outputs, cwd=here)
-    assert done.returncode == 0, done.stderr
+    done = serve("run", "made", "--simulate", "--data", "data.npz", "--steps", str(steps), *outputs, cwd=here, status=0)
     return done.stdout, load_file(here / "after.safetensors")
 
 
@@ -88,7 +79,7 @@ def test_weights_of_a_checkpoint(here: Path) -> None:
     made.save(here / "bare.pt2")
     flags = ["--load", "after.safetensors", "--out", "again"]
     for target in ("two.pt2", "bare.pt2"):
-        assert mspc("compile", target, "-n", "2", *flags, cwd=here).returncode == 0
+        serve("compile", target, "-n", "2", *flags, cwd=here, status=0)
         found = load_file(here / "again" / "weights.safetensors")
         for name in ("first.weight", "first.bias", "second.weight"):
             assert np.array_equal(found[name], after[name])
@@ -107,12 +98,11 @@ def test_parts_of_a_batch(here: Path) -> None:
     """Gradients of parts are added up: a step over two batches that are the same is the step over one of them."""
     _, once = run(here, "--loss", "mse", "--optimizer", "sgd:lr=0.1")
     flags = ["--loss", "mse", "--optimizer", "sgd:lr=0.1", "--accumulate", "2"]
-    assert mspc("compile", "two.pt2", "-n", "2", "--out", "made", *flags, cwd=here).returncode == 0
+    serve("compile", "two.pt2", "-n", "2", "--out", "made", *flags, cwd=here, status=0)
     with np.load(here / "data.npz") as given:
         np.savez(here / "twice.npz", **{name: np.concatenate([array, array]) for name, array in given.items()})
     wanted = ["--data", "twice.npz", "--steps", "1", "--save", "twice.safetensors"]
-    done = mspc("run", "made", "--simulate", *wanted, cwd=here)
-    assert done.returncode == 0, done.stderr
+    serve("run", "made", "--simulate", *wanted, cwd=here, status=0)
     for name, array in load_file(here / "twice.safetensors").items():
         np.testing.assert_allclose(array, once[name], rtol=1e-5, atol=1e-7)
 
@@ -130,14 +120,13 @@ def test_mixed_precision(here: Path) -> None:
 
 def test_a_program_is_compiled_for_gpus(here: Path) -> None:
     flags = ["--loss", "mse", "--precision", "tf32", "--device", "gpu", "--save-graphs", "--out", "made"]
-    assert mspc("compile", "two.pt2", *flags, cwd=here).returncode == 0
+    serve("compile", "two.pt2", *flags, cwd=here, status=0)
     assert json.loads((here / "made" / "program.json").read_text())["settings"] == {"matmul_allow_tf32": True}
     assert [path for path in (here / "made" / "rank_0").iterdir() if "fuse_rows" in path.name]
 
 
 def test_verify_and_the_table(here: Path) -> None:
-    done = mspc("verify", "two.pt2", "-n", "4", "--loss", "mse", "--optimizer", "adamw:lr=0.01", cwd=here)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = serve("verify", "two.pt2", "-n", "4", "--loss", "mse", "--optimizer", "adamw:lr=0.01", cwd=here, status=0)
     assert "on 4 ranks within" in done.stdout
     found = table("two.pt2", "-n", "4", "--loss", "mse", "--optimizer", "adamw", "--out", "made", cwd=here)
     text = json.dumps(found)
@@ -147,35 +136,33 @@ def test_verify_and_the_table(here: Path) -> None:
 
 
 def test_search_and_its_plan(here: Path) -> None:
-    done = mspc("search", "two.pt2", "-n", "2", "--loss", "mse", "--out", "plan.toml", "--quiet", cwd=here)
-    assert done.returncode == 0, done.stderr
-    assert mspc("compile", "two.pt2", "-n", "2", "--loss", "mse", "--strategies", "plan.toml", cwd=here).returncode == 0
+    serve("search", "two.pt2", "-n", "2", "--loss", "mse", "--out", "plan.toml", "--quiet", cwd=here, status=0)
+    serve("compile", "two.pt2", "-n", "2", "--loss", "mse", "--strategies", "plan.toml", cwd=here, status=0)
 
 
 def test_other_commands(here: Path) -> None:
     """They compile it as they compile a script; a run is of a folder."""
     flags = ["-n", "2", "--loss", "mse", "--optimizer", "sgd"]
-    assert mspc("view", "two.pt2", *flags, "--out", "two.html", cwd=here).returncode == 0
+    serve("view", "two.pt2", *flags, "--out", "two.html", cwd=here, status=0)
     assert "second.weight" in (here / "two.html").read_text()
-    assert mspc("check", "two.pt2", *flags, "--max-collectives", "AllReduce=9", cwd=here).returncode == 0
-    assert mspc("check", "two.pt2", *flags, "--max-bytes", "1", cwd=here).returncode == 1
-    assert mspc("diff", "two.pt2", "two.pt2", *flags, cwd=here).returncode == 0
+    serve("check", "two.pt2", *flags, "--max-collectives", "AllReduce=9", cwd=here, status=0)
+    assert serve("check", "two.pt2", *flags, "--max-bytes", "1", cwd=here).returncode == 1
+    serve("diff", "two.pt2", "two.pt2", *flags, cwd=here, status=0)
     error = refused("run", "two.pt2", cwd=here)
     assert "mspc compile two.pt2 --ranks 8 --out DIR" in error
-    assert mspc("compile", "two.pt2", *flags, "--out", "made", cwd=here).returncode == 0
+    serve("compile", "two.pt2", *flags, "--out", "made", cwd=here, status=0)
     assert "takes no --loss" in refused("view", "made", "--loss", "mse", cwd=here)
 
 
 def test_ranks_that_do_not_divide_the_batch(here: Path) -> None:
-    done = mspc("compile", "two.pt2", "-n", "3", cwd=here)
-    assert done.returncode == 0, done.stderr
+    done = serve("compile", "two.pt2", "-n", "3", cwd=here, status=0)
     assert "3 ranks do not divide the 8 rows of the first input" in done.stderr
-    assert mspc("compile", "two.pt2", "-n", "4", cwd=here).stderr == ""
+    assert serve("compile", "two.pt2", "-n", "4", cwd=here).stderr == ""
 
 
 def test_an_archive_by_another_name(here: Path) -> None:
     (here / "two.pt2").rename(here / "model.ep")
-    assert mspc("compile", "model.ep", "-n", "2", cwd=here).returncode == 0
+    serve("compile", "model.ep", "-n", "2", cwd=here, status=0)
 
 
 def test_classes(tmp_path: Path) -> None:
@@ -287,7 +274,7 @@ def test_reading_loads_no_pytorch(here: Path) -> None:
         from mspc.commands.compile import CompileOptions, compile_target
         from mspc.commands.report.verbosity import Loudness
 
-        compile_target("two.pt2", CompileOptions(ranks=2, out=Path("made"), loudness=QUIET))
+        compile_target("two.pt2", CompileOptions(ranks=2, out=Path("made"), loudness=Loudness(False, True)))
         assert not {"torch", "pickle"} & {name for name in sys.modules if name == "torch"}
     """)
     succeed("python", "-c", code, cwd=here)

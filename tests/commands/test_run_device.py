@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from tests.compiled_scripts import CompileOptions, compile_target, run_directory
 from tests.errors import error_of, message_of
 from tests.executors import OneRank, World
 from tests.gpu.programs import compiled
-from tests.serving import SERVED, run_process
+from tests.serving import SERVED, run_process, serve
 from tests.texts import IMPORTS
 
 WISHES = DeviceOptions("gpu", deterministic=True)
@@ -308,10 +307,6 @@ def script(own_folder: Path) -> Path:
     return own_folder / "train.py"
 
 
-def mspc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_process(*SERVED, *arguments)
-
-
 def spans(path: str = "trace.json") -> list[dict[str, Any]]:
     """The nodes' runs in a trace."""
     content = json.loads(Path(path).read_text())
@@ -329,9 +324,8 @@ def table(out: str) -> list[str]:
 
 def test_script_under_mpirun(script: Path) -> None:
     script.write_text(NINE)
-    plain = mspc("run", "train.py", "--ranks", "2")
-    done = mspc("run", "train.py", "--ranks", "2", "--profile", "trace.json")
-    assert done.returncode == 0, done.stderr
+    plain = serve("run", "train.py", "--ranks", "2")
+    done = serve("run", "train.py", "--ranks", "2", "--profile", "trace.json", status=0)
     assert done.stderr == ""
     wanted, got = (
         sorted(line for line in one.stdout.splitlines() if line.startswith("rank ")) for one in (plain, done)
@@ -414,8 +408,7 @@ def program(script: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_compiled_program(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_directory(program, synthetic=True, steps=4, simulate=True)
     plain = capsys.readouterr().out
-    done = mspc("run", "out", "--synthetic", "--steps", "4", "--profile", "trace.json")
-    assert done.returncode == 0, done.stderr
+    done = serve("run", "out", "--synthetic", "--steps", "4", "--profile", "trace.json", status=0)
     lines = table(done.stdout)
     assert [line for line in done.stdout.splitlines() if line not in lines] == plain.splitlines()
     assert lines[0].endswith("(the first graph that trains), rank 0, median of steps 3 to 4")
@@ -516,10 +509,9 @@ def test_bad_use_is_status_2(script: Path) -> None:
             "  note: add --profile FILE.json\n",
         ),
     ):
-        done = mspc("run", "train.py", *arguments)
+        done = serve("run", "train.py", *arguments)
         assert (done.returncode, done.stdout, message_of(done.stderr)) == (2, "", wanted)
-    done = mspc("run", "train.py", "--profile", "trace.json", "--profile-steps", "0")
-    assert done.returncode == 2
+    done = serve("run", "train.py", "--profile", "trace.json", "--profile-steps", "0", status=2)
     assert "--profile-steps" in done.stderr
     assert not Path("trace.json").exists()
 

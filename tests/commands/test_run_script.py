@@ -1,7 +1,6 @@
 """`mspc run SCRIPT --simulate`: every rank runs the script from the top with its own state, in turns."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from mspc.cli import app
 from mspc.ir.diagnostics import MspcError
 from tests.compiled_scripts import CompileOptions, compile_target, run_script
 from tests.errors import error_of, failure_of
-from tests.serving import SERVED, run_process
+from tests.serving import SERVED, run_process, serve
 
 NETWORK = """
 import sys
@@ -250,15 +249,10 @@ def test_a_mistake_of_the_network_is_reported_once(script: Path) -> None:
     assert error.render().count("MatMul 'matmul'") == 1
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_process(*SERVED, *arguments)
-
-
 def test_mpirun_gives_the_simulations_losses(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulated(script, TRAIN)
     wanted = capsys.readouterr().out
-    done = command("run", "train.py", "--ranks", "2")
-    assert done.returncode == 0, done.stderr
+    done = serve("run", "train.py", "--ranks", "2", status=0)
     assert sorted(done.stdout.splitlines()) == sorted(wanted.splitlines())
 
 
@@ -273,7 +267,7 @@ for i in range(100):
     step(*rows(i))
 """
     )
-    done = command("run", "train.py", "--ranks", "2")
+    done = serve("run", "train.py", "--ranks", "2")
     assert done.returncode != 0
     assert "rank 1 was killed or left without a word after step 5" in done.stderr
 

@@ -36,3 +36,8 @@ def invoke(*words: object, status: int | None = None) -> Any:
     done = CliRunner().invoke(app, list(map(str, words)))
     assert status in (None, done.exit_code), done.output
     return done
+
+
+def serve(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command of mspc and return its status and output."""
+    return run_process(*SERVED, *arguments, **options)

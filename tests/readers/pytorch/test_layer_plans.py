@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +20,7 @@ from mspc.readers.pytorch.plans.strategies import LayerPlan, planned
 from mspc.readers.pytorch.plans.written_plan import plan_in, plan_of
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.exported_programs import Exported
-from tests.serving import SERVED, run_process
+from tests.serving import serve
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -43,15 +42,10 @@ SEQUENCE = {
 PLACES = {"parameters": {"places": "Shard(0)"}}
 
 
-def mspc(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return run_process(*SERVED, *arguments, cwd=cwd)
-
-
 def by_plan(said: Mapping[str, Any], *arguments: str, cwd: Path) -> str:
     """The output of a command by a plan, which succeeds."""
     (cwd / "plan.json").write_text(json.dumps(said))
-    done = mspc(*arguments, "--plan", "plan.json", cwd=cwd)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = serve(*arguments, "--plan", "plan.json", cwd=cwd, status=0)
     return done.stdout
 
 
@@ -278,15 +272,12 @@ def test_a_norm_of_every_head_needs_its_gradient_summed(tmp_path: Path) -> None:
 
 
 def test_a_program_alone_brings_no_plan_and_a_script_takes_none(tmp_path: Path) -> None:
-    done = mspc("compile", str(SAMPLE), "--ranks", "4", "--plan", "own", cwd=tmp_path)
-    assert done.returncode == 2
+    done = serve("compile", str(SAMPLE), "--ranks", "4", "--plan", "own", cwd=tmp_path, status=2)
     assert "brings no plan of its own" in done.stderr
-    done = mspc("compile", str(SAMPLE), "--plan", "own", "--strategies", "plan.toml", cwd=tmp_path)
-    assert done.returncode == 2
+    done = serve("compile", str(SAMPLE), "--plan", "own", "--strategies", "plan.toml", cwd=tmp_path, status=2)
     assert "--plan and --strategies both" in done.stderr
     (tmp_path / "script.py").write_text("")
-    done = mspc("compile", "script.py", "--plan", "own", cwd=tmp_path)
-    assert done.returncode == 2
+    done = serve("compile", "script.py", "--plan", "own", cwd=tmp_path, status=2)
     assert "--plan is for a network of PyTorch" in done.stderr
 
 
@@ -318,14 +309,13 @@ def test_two_plans_are_compared(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text(json.dumps(MEGATRON))
     (tmp_path / "other.json").write_text(json.dumps({"layers.*.up": "colwise", "layers.*.down": "rowwise"}))
     both = (str(SAMPLE), str(SAMPLE), "--ranks", "4", "--optimizer", "sgd:lr=0.1", "--plan", "one.json")
-    done = mspc("diff", *both, cwd=tmp_path)
+    done = serve("diff", *both, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.rstrip().endswith("are equal")
-    done = mspc("diff", *both, "--plan", "other.json", cwd=tmp_path)
+    done = serve("diff", *both, "--plan", "other.json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert f"{SAMPLE} by one.json and {SAMPLE} by other.json differ" in done.stdout
-    done = mspc("diff", *both, "--plan", "one.json", "--plan", "other.json", cwd=tmp_path)
-    assert done.returncode == 2
+    done = serve("diff", *both, "--plan", "one.json", "--plan", "other.json", cwd=tmp_path, status=2)
     assert "--plan is given 3 times" in done.stderr
 
 
