@@ -9,23 +9,23 @@ import pytest
 
 from mspc import nn, ops, set_seed
 from mspc.ir.types import FLOAT32, INT32
-from tests.compiler.vision_networks import convnext, pictures, pieces, shufflenet
+from tests.compiler import vision_networks
 from tests.mindspore_api.nn.training import Training
 from tests.shares import is_taken
 
 BATCH, CLASSES = 4, 10
 CLASSIFIERS: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
-    "ShuffleNetV2": (lambda: shufflenet.ShuffleNetV2(), (3, 32, 32)),
-    "ConvNeXt": (lambda: convnext.ConvNeXt(drop_path=0.0), (3, 32, 32)),
-    "Pieces": (lambda: pieces.Pieces(), (3, 32, 32)),
+    "ShuffleNetV2": (lambda: vision_networks.ShuffleNetV2(), (3, 32, 32)),
+    "ConvNeXt": (lambda: vision_networks.ConvNeXt(drop_path=0.0), (3, 32, 32)),
+    "Pieces": (lambda: vision_networks.Pieces(), (3, 32, 32)),
 }
 PICTURES: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
-    "UNet": (lambda: pictures.UNet(), (3, 16, 16)),
-    "DeepLab": (lambda: pictures.DeepLab(), (3, 32, 32)),
-    "Generator": (lambda: pictures.Generator(), (3, 16, 16)),
+    "UNet": (lambda: vision_networks.UNet(), (3, 16, 16)),
+    "DeepLab": (lambda: vision_networks.DeepLab(), (3, 32, 32)),
+    "Generator": (lambda: vision_networks.Generator(), (3, 16, 16)),
 }
 RANDOM: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
-    "ConvNeXt": (lambda: convnext.ConvNeXt(), (3, 32, 32)),
+    "ConvNeXt": (lambda: vision_networks.ConvNeXt(), (3, 32, 32)),
 }
 
 

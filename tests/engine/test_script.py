@@ -214,8 +214,7 @@ def test_compiles_report_them_there_too(command: str, mistake_script: Path) -> N
 @pytest.mark.parametrize("text", ['nn.Dense("a", 3)', "ms.Model(nn.Dense(3, 2)).predict(ms.Tensor([[1.0]]))"])
 def test_plain_python_ends_with_the_text_and_the_status(text: str, mistake_script: Path) -> None:
     mistake_script.write_text(f"import mspc as ms\nfrom mspc import nn\n{text}\n")
-    done = run_process(sys.executable, "net.py")
-    assert done.returncode == 2
+    done = run_process(sys.executable, "net.py", status=2)
     assert done.stderr.startswith("net.py:3:1: error: ")
     assert "Traceback" not in done.stderr
 
@@ -252,8 +251,7 @@ ops.Receive(0, 1 - get_rank(), [4], ms.float32)()
 
 def test_ranks_that_only_receive_are_not_told_of_collectives(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(MESSAGES)
-    done = run_process(*SERVED, "run", str(tmp_path / "net.py"), "--ranks", "2")
-    assert done.returncode == 1
+    done = run_process(*SERVED, "run", str(tmp_path / "net.py"), "--ranks", "2", status=1)
     assert "each Receive(src_rank, sr_tag) needs a Send(dest_rank, sr_tag) of that rank" in done.stderr
     assert "must call the same collectives" not in done.stderr
 

@@ -14,17 +14,17 @@ HANG = 600.0
 other work. Tests measure no speed; benchmarks do."""
 
 
-def run_process(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command and return its status and output, as text."""
+def run_process(*command: object, status: int | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command and return its status and output, as text. status: of its end, if that is known."""
     words = list(map(str, command))
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=HANG, **options)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=HANG, **options)
+    assert status in (None, done.returncode), done.stdout + done.stderr
+    return done
 
 
 def succeed(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command that must end with status 0."""
-    done = run_process(*command, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    return run_process(*command, status=0, **options)
 
 
 def invoke(*words: object, status: int | None = None) -> Any:

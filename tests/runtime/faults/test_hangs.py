@@ -233,8 +233,7 @@ def test_the_command_prints_the_culprit_and_who_waits(tmp_path: Path) -> None:
             del record["entries"][2]
         (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(record, 2))
     page = tmp_path / "hang.html"
-    done = run_process(*SERVED, "explain-hang", *map(str, sorted(tmp_path.iterdir())), "--page", str(page))
-    assert done.returncode == 1
+    done = run_process(*SERVED, "explain-hang", *map(str, sorted(tmp_path.iterdir())), "--page", str(page), status=1)
     facts = json.loads(page.read_text().partition('id="facts">')[2].partition("</script>")[0])
     calls = facts["hang"]["calls"]
     assert (calls["begin"], calls["fault"], [row["rank"] for row in calls["rows"]]) == (0, 2, [0, 1, 2])

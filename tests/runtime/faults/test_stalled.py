@@ -318,8 +318,7 @@ def test_a_rank_that_does_nothing_ends_its_job(tmp_path: Path) -> None:
     stuck = "    if _ == 4 and ms.communication.get_rank() == 1:\n        time.sleep(600)\n"
     script.write_text(SCRIPT.replace("    time.sleep(0.004)\n", stuck))
     command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "4", "--timeout", "3", "--", "9"]
-    done = run_process(*command, env=mpirun_environment())
-    assert done.returncode == 1
+    done = run_process(*command, env=mpirun_environment(), status=1)
     assert re.search(r"for rank 1, which has done nothing for \d+ s after step 5\n", done.stderr)
     assert "error: rank 0 waits in step 6, at " in done.stderr
     assert "  note: its process is " in done.stderr
