@@ -352,11 +352,13 @@ def close(value: np.ndarray, other: np.ndarray, factor: float = 1.0, relative: f
     return np.allclose(value, other, rtol=relative * tolerance, atol=tolerance * largest, equal_nan=True)
 
 
-def _gradients_differ(recorded: RecordedSample) -> str | None:
-    """Return which gradient differs from autograd's, "" if none does, None if PyTorch has none."""
+def _gradients_differ(recorded: RecordedSample, is_wide: bool = False) -> str | None:
+    """Return which gradient differs from autograd's, "" if none does, None if PyTorch has none. is_wide: in Float64,
+    which judges those of Float32."""
     import torch
 
-    own, given, places = recorded.own, [tensor.clone() for tensor in recorded.sample.tensors], recorded.sample.trained
+    own, places = recorded.own, recorded.sample.trained
+    given = [t.double() if is_wide and t.is_floating_point() else t.clone() for t in recorded.sample.tensors]
     for place in places:
         given[place].requires_grad_()
     try:
@@ -366,9 +368,11 @@ def _gradients_differ(recorded: RecordedSample) -> str | None:
         theirs = torch.autograd.grad((results[first] * scale).sum(), [given[i] for i in places], allow_unused=True)
     except (StopIteration, RuntimeError, NotImplementedError, TypeError):
         return None
-    mine = recorded.gradient(first, Tensor(_array(scale)))(*map(Tensor, own))
+    mine = recorded.gradient(first, Tensor(_array(scale.to(recorded.expected[first].dtype))))(*map(Tensor, own))
     for place, a, b in zip(places, mine if isinstance(mine, tuple) else (mine,), theirs, strict=True):
-        other = np.zeros_like(own[place]) if b is None else _array(b)
+        other = np.zeros_like(own[place]) if b is None else _array(b).astype(own[place].dtype)
+        if not is_wide and other.dtype == np.float32 and not close(a.asnumpy(), other, 10.0):
+            return _gradients_differ(recorded, True)
         if not close(a.asnumpy(), other, 10.0):
             return f"of operand {place} is {shown(a.asnumpy())}, PyTorch's {shown(other)}"
     return ""
