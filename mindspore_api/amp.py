@@ -67,7 +67,9 @@ AUTO_BLACK = (
 
 def get_white_list() -> list[Any]:
     """Return a new list of the classes of cells and operators that O1 computes in half precision."""
-    return [*_cells(WHITE_CELLS), *(getattr(ops, name) for name in WHITE_OPERATORS if _is_operator(name))]
+    from mspc.ops.op import REGISTRY  # late: it imports NumPy
+
+    return [*_cells(WHITE_CELLS), *(getattr(ops, name) for name in WHITE_OPERATORS if name in REGISTRY)]
 
 
 def get_black_list() -> list[Any]:
@@ -248,9 +250,3 @@ def _cells(names: tuple[str, ...]) -> list[Any]:
     from mspc.mindspore_api import nn  # late: only existing names are looked up in it
 
     return [getattr(nn, name) for name in names if name in nn.__all__]
-
-
-def _is_operator(name: str) -> bool:
-    from mspc.ops.op import REGISTRY  # late: it imports NumPy
-
-    return name in REGISTRY

@@ -85,7 +85,9 @@ class PredictedStep:
             data = _merged(made.get(value, ()) for value in node.inputs)
             if node.op.is_view:
                 made[node] = data
-            elif node.regions and (isinstance(node.op, Call) or _communicates(node)):
+            elif isinstance(node.op, Call) or any(
+                inner.op.is_collective for region in node.regions for each in region.graphs() for inner in each.nodes
+            ):
                 if WORK in node.attrs:
                     self._over[0] = max(self._over[0], self._starts.get(task_of(node), 0.0))
                 made[node] = self._run_regions(node, made)
@@ -128,10 +130,6 @@ class PredictedStep:
 
 def _merged(several: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sorted({*chain.from_iterable(several)}))
-
-
-def _communicates(node: Node) -> bool:
-    return any(each.op.is_collective for region in node.regions for graph in region.graphs() for each in graph.nodes)
 
 
 @cache

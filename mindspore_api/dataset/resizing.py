@@ -30,7 +30,9 @@ def resized(images: np.ndarray, size: tuple[int, int], inter: Inter) -> np.ndarr
         return _halved(images)
     flat = images.reshape(*images.shape[:3], -1)
     if inter is Inter.AREA and there[0] >= size[0] and there[1] >= size[1]:
-        made = _averaged(flat, size)
+        # The means over the area that each new pixel covers.
+        down, across = (_covered(n, m) for n, m in zip(there, size, strict=True))
+        made = _as_type(np.einsum("ih,rhwc,jw->rijc", down, flat, across, optimize=True), flat.dtype)
     else:
         made = _separably(flat, _TAPS[inter](there[0], size[0]), _TAPS[inter](there[1], size[1]))
     return made.reshape(len(images), *size, *images.shape[3:])
@@ -59,12 +61,6 @@ def _as_type(made: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return made.astype(dtype)
     limits = np.iinfo(dtype)
     return np.clip(np.rint(made), limits.min, limits.max).astype(dtype)
-
-
-def _averaged(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return the means over the area that each new pixel covers, of [rows, height, width, channels]."""
-    down, across = (_covered(n, m) for n, m in zip(images.shape[1:3], size, strict=True))
-    return _as_type(np.einsum("ih,rhwc,jw->rijc", down, images, across, optimize=True), images.dtype)
 
 
 def _covered(there: int, wanted: int) -> np.ndarray:

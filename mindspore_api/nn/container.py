@@ -26,7 +26,8 @@ class _Ordered(Cell):
         later. MindSpore 2.10 looks for the last position at which the name has the cell's number, unless the next
         cell's name has its own number at that position. Cells of numbered cells thus get names such as `0.1.0.weight`,
         which checkpoints contain."""
-        first = [(key, name.split(".")) for key, name in self._first_names()][:2]
+        leading = ((key, next(iter(cell.get_parameters()), None)) for key, cell in self._cells.items())
+        first = [(key, found.name.split(".")) for key, found in leading if found is not None][:2]
         front: list[str] = []
         for i, part in enumerate(first[0][1] if first else []):
             if part == first[0][0]:
@@ -34,12 +35,6 @@ class _Ordered(Cell):
                 if len(first) > 1 and first[1][1][i : i + 1] == [first[1][0]]:
                     break
         return "".join(f"{part}." for part in front)
-
-    def _first_names(self) -> Iterator[tuple[str, str]]:
-        for key, cell in self._cells.items():
-            found = next(iter(cell.get_parameters()), None)
-            if found is not None:
-                yield key, found.name
 
     def _add(self, cell: Any, front: str = "") -> Any:
         if not isinstance(cell, Cell):

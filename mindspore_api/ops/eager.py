@@ -119,7 +119,9 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
             result, args = run_on_ranks(op, types, arrays), ()  # a rank owns its part of a global tensor
         else:
             result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
-        _write_back(op, operands, arrays)
+        for index in op.mutates:
+            if isinstance(tensor := operands[index], _session.tensor):
+                tensor.array = arrays[index].astype(tensor.dtype.numpy, copy=False)
     except ExecutionError:  # an error of all ranks, which has their locations
         raise
     except MspcError as error:
@@ -147,14 +149,6 @@ def _typed(result: Any, inferred: Type, sources: Sequence[Any]) -> Any:
         result = np.asarray(result).astype(inferred.dtype.numpy)
     assert _session.derived is not None
     return _session.derived(result, sources)
-
-
-def _write_back(op: Op, operands: Sequence[Any], arrays: Sequence[Any]) -> None:
-    """Assign the new values to the tensors that the operator has overwritten."""
-    for index in op.mutates:
-        tensor = operands[index]
-        if isinstance(tensor, _session.tensor):
-            tensor.array = arrays[index].astype(tensor.dtype.numpy, copy=False)
 
 
 def _flat(args: Any) -> list[Any]:

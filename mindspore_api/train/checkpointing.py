@@ -374,11 +374,6 @@ class CheckpointFolder:
         self.saved = [path for path in self.saved if path not in found]
         return found
 
-    def take_over(self) -> None:
-        """Count the values there as this run's own: it resumes from one of them."""
-        for entry in find_sets(self.folder, self.prefix):
-            self.note(entry.path)
-
 
 class Saver:
     """Writes the checkpoints of a run. Each rank that shares the run has one saver; they work together."""
@@ -391,7 +386,8 @@ class Saver:
         self.is_set = config.sliced and len(self.members) == ranks.size > 1
         self._check(folder, prefix)
         if (os.path.realpath(folder), prefix) in state.current().resumed:
-            self.place.take_over()
+            for entry in find_sets(folder, prefix):  # it resumes from one of them: they count as its own
+                self.place.note(entry.path)
         if ranks.rank == 0 and self.is_set:
             remove_unfinished(folder, prefix)
         self._sequence = next_sequence(folder, prefix)

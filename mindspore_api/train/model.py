@@ -609,7 +609,10 @@ def _check_others(eval_indexes: Any, boost_level: Any, kwargs: Collection[str]) 
     for key in kwargs:
         if key not in (*_AMP, *_BOOST):
             raise ApiValueError(f"Model has no argument {key!r}")
-    if eval_indexes is not None and not _are_places(eval_indexes):
+    if eval_indexes is not None and not (
+        isinstance(eval_indexes, list | tuple) and len(eval_indexes) == 3
+        and all(isinstance(i, int) and not isinstance(i, bool) for i in eval_indexes)
+    ):  # fmt: skip
         raise ApiValueError(
             f"Model: eval_indexes {eval_indexes!r} must list three integers: the positions of loss, output and label"
         )
@@ -617,12 +620,6 @@ def _check_others(eval_indexes: Any, boost_level: Any, kwargs: Collection[str]) 
     for key in _BOOST:
         if key in kwargs:
             say_once(f"Model {key}", f"Model({key}=...) changes nothing here: no step is approximated")
-
-
-def _are_places(indexes: Any) -> bool:
-    if not isinstance(indexes, list | tuple) or len(indexes) != 3:
-        return False
-    return all(isinstance(i, int) and not isinstance(i, bool) for i in indexes)
 
 
 def _warn_of_few_rates(name: str, optimizer: Any, steps: int) -> None:

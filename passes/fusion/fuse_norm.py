@@ -60,8 +60,11 @@ class _Norms(Rewriter):
         source = _before_cast(x, gamma)
         y = items.get(0)
         cast = self._only_cast(y)
-        total = self._sum_of_two(source)
-        if total is not None and any(self.place.get(v, -1) > self.place[total] for v in (gamma, beta)):
+        total = source if isinstance(source, Node) and isinstance(source.op, Add) and not self.taken(source) else None
+        if total is not None and (
+            len(total.inputs) != 2 or any(v.type != total.type for v in total.inputs)
+            or any(self.place.get(v, -1) > self.place[total] for v in (gamma, beta))
+        ):  # fmt: skip
             total = None
         if source is x and cast is None and total is None:
             return
@@ -85,11 +88,6 @@ class _Norms(Rewriter):
         self.gone.add(node)
         # A sum that is normalised takes the place of the sum: others may read it before the norm.
         self.put(node if total is None else total, added)
-
-    def _sum_of_two(self, value: Value) -> Node | None:
-        if not isinstance(value, Node) or not isinstance(value.op, Add) or self.taken(value):
-            return None
-        return value if len(value.inputs) == 2 and all(v.type == value.type for v in value.inputs) else None
 
     def _backward(self, node: Node, op: LayerNormGrad) -> None:
         dout, x, mean, variance, gamma = node.inputs

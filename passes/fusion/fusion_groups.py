@@ -183,7 +183,8 @@ class NodeOrder:
             if bad is None and space is not None and _fit(found):
                 return found, space
             if bad is None:
-                others = [s for s in found if s is not new and space is None and _reduces_for(s, found)]
+                read = {value for slot in found for value in slot.inputs}
+                others = [s for s in found if s is not new and space is None and not read.isdisjoint(s.totals)]
                 others = others or [s for s in found if s is not new and space is None and s.size != new.size]
                 bad = min(others or found, key=lambda s: s.position)
             found.remove(bad)
@@ -276,10 +277,6 @@ class NodeOrder:
 def enough_rows(size: int, row: int) -> bool:
     """Return whether a kernel in which every row is a block's, or less, keeps a GPU at work."""
     return size // row >= MIN_ROWS or size <= LITTLE
-
-
-def _reduces_for(slot: GroupSlot, group: Sequence[GroupSlot]) -> bool:
-    return bool(slot.totals) and any(not slot.totals.keys().isdisjoint(other.inputs) for other in group)
 
 
 def _fit(slots: Sequence[GroupSlot]) -> bool:

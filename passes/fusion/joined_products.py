@@ -234,11 +234,6 @@ class ProductGraph:
         self.taken.update(made.inputs, made.weights)
         return made
 
-    def is_read_alone(self, group: AlikeProducts) -> bool:
-        """Return whether products for the operand stay that read the weights one by one."""
-        readers = [node for value in group.weights for node in self.multiplied.get((content(value), 1), ())]
-        return any(node.op != group.op and node not in self.taken for node in readers)
-
     def _alone(self, group: AlikeProducts, found: list[Node]) -> list[Node]:
         """Return the matmuls for the weights alone, if the operand needs no gradient; those of attentions in its
         order."""
@@ -426,7 +421,9 @@ def best(
     own = sum(2 * value.type.nbytes for value in gradients.bases) if gradients is not None else 0
     apart = sum(2 * node.type.nbytes for node in gradients.weights) if gradients is not None else 0
     joined, single = _weight_bytes(graph, group)
-    alone = graph.is_read_alone(group)
+    # Products for the operand that stay read the weights one by one.
+    readers = (node for value in group.weights for node in graph.multiplied.get((content(value), 1), ()))
+    alone = any(node.op != group.op and node not in graph.taken for node in readers)
     found, most = Joins(), 0.0
     for of in choices((False, True), repeat=3):
         joins = Joins(*of)
@@ -497,14 +494,10 @@ def _is_taken_in(graph: ProductGraph, value: Value, attention: bool = False) -> 
             return False
         if adds_bias(reader) and not (yield graph, reader):
             return False
-        if not _fits_kernels(reader) and not (attention and isinstance(reader.op, Attention)):
+        fits_kernels = any(kind(reader.op) for kind in (by_element, moves_elements, along_rows, closes, divides))
+        if not fits_kernels and not (attention and isinstance(reader.op, Attention)):
             return False
     return True
-
-
-def _fits_kernels(node: Node) -> bool:
-    op = node.op
-    return by_element(op) or moves_elements(op) or along_rows(op) or closes(op) or divides(op)
 
 
 def _gradient_bytes(graph: ProductGraph, group: AlikeProducts, gradients: AlikeGradients) -> float:

@@ -201,11 +201,12 @@ def choices(
         if layout is not None and dims
     ]
     orders: list[tuple[Source, ...]] = []
+    # After a reduce-scatter of partial sums their axes shard one dimension.
     scattered = [
-        (dims, variant)
+        (dims, Layout.of(layout.mesh, [(*own, *layout.partial) if d == at else own for d, own in enumerate(layout.dims)]))
         for dims, layout in zip(rule.inputs, operands, strict=True)
         if layout is not None and layout.partial
-        for variant in _scattered_layouts(layout)
+        for at in range(len(layout.dims))
     ]
     leaders = [*hints, *sources, *scattered]
     for leader in leaders:
@@ -217,14 +218,6 @@ def choices(
             found[choice] = None
         found[make_choice(rule, mesh, axes)] = None
     return tuple(found)
-
-
-def _scattered_layouts(layout: Layout) -> list[Layout]:
-    """Return the layouts of a partial value after a reduce-scatter: the partial axes shard one of its dimensions."""
-    return [
-        Layout.of(layout.mesh, [(*axes, *layout.partial) if d == at else axes for d, axes in enumerate(layout.dims)])
-        for at in range(len(layout.dims))
-    ]
 
 
 def _partial_variants(

@@ -277,7 +277,11 @@ def close_regions(graph: Graph) -> None:
     closer = _Closer(graph)
     for node in graph.nodes:
         if isinstance(node.op, MakeStack):
-            _lie_alike(node)
+            layout = node.inputs[0].layout
+            if isinstance(layout, Layout):  # all values that a stack represents have its layout
+                for value in (node, *node.inputs):
+                    value.layout = layout
+                node.in_layouts = None
         closer.take(node)
     assert len(closer.lists) == 1, "a region has no end"
     graph.nodes = closer.lists[0]
@@ -287,15 +291,6 @@ def close_regions(graph: Graph) -> None:
             if node.forward in closer.operands:
                 node.forward, node.forward_input = closer.operands[node.forward][node.forward_input]
     _share_again(graph, {})
-
-
-def _lie_alike(stack: Node) -> None:
-    """Give all values that a stack represents its layout."""
-    layout = stack.inputs[0].layout
-    if isinstance(layout, Layout):
-        for value in (stack, *stack.inputs):
-            value.layout = layout
-        stack.in_layouts = None
 
 
 class _Closer:

@@ -38,16 +38,15 @@ class _Shelf:
         """Wait for room and add a block. Return False if the reader has closed the queue."""
         size = nbytes(block)
         with self.changed:
-            while not self.closed and self.blocks and self._is_full(size):
+            while not self.closed and self.blocks and (
+                len(self.blocks) >= self.depth or self.nbytes + size > AHEAD_BYTES
+            ):
                 self.changed.wait()
             if not self.closed:
                 self.blocks.append((block, size))
                 self.nbytes += size
                 self.changed.notify_all()
             return not self.closed
-
-    def _is_full(self, size: int) -> bool:
-        return len(self.blocks) >= self.depth or self.nbytes + size > AHEAD_BYTES
 
     def take(self) -> Block | None:
         """Return the next block, or None after the last. Raise the error of the other thread, if any."""

@@ -71,7 +71,8 @@ class Scan:
 
     def __call__(self, loop_func: Any, init: Any, xs: Any, length: Any = None, unroll: bool = True) -> Any:
         _check_functions("Scan", loop_func=loop_func)
-        _check_bool(unroll)
+        if not isinstance(unroll, bool):
+            raise ApiTypeError(f"Scan: unroll must be a bool, not {unroll}")
         items = [None] * _length(length) if xs is None else xs
         carry = init
         found: list[Any] = []
@@ -101,11 +102,6 @@ def _check_functions(name: str, **functions: Any) -> None:
     for argument, function in functions.items():
         if not callable(function):
             raise ApiTypeError(f"{name}: {argument} must be a function, not {function}")
-
-
-def _check_bool(unroll: Any) -> None:
-    if not isinstance(unroll, bool):
-        raise ApiTypeError(f"Scan: unroll must be a bool, not {unroll}")
 
 
 def moe_token_permute(
