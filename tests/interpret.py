@@ -13,11 +13,10 @@ from ml_dtypes import finfo
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import CUT, rank_graphs
 from mspc.ir.graph import STAGES, Constant, Graph, Parameter, Value
-from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import Pass
 from mspc.passes.fusion.attention_masks import CAUSAL_MASK
 from mspc.runtime.data import full_type, padded_slice
-from tests.executors import Executor, LocalComm, NumPyBackend, World
+from tests.executors import Executor, Grad, LocalComm, NumPyBackend, World
 from tests.graphs import Layout, Op
 from tests.interpreted_regions import region_results
 from tests.operators import AllReduce, Gradient, ReduceScatter

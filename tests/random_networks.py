@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mspc.ops.op import load_operators
 from mspc.passes.base import parse_passes, run_passes
 from tests.graphs import Graph, MspcError
 from tests.interpret import Apart, same, steps_global, steps_on_ranks
@@ -102,7 +101,6 @@ def names_in(graph: Graph) -> set[str]:
 
 def check_all(seeds: Sequence[int], names: Sequence[str], steps: int) -> Found:
     """`check` of some networks."""
-    load_operators()
     found = Found(len(seeds))
     for seed in seeds:
         kind, message, operators = check(seed, names, steps)

@@ -24,7 +24,6 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced, trace_call
 from mspc.compiler.program_figures import sent_by_ranks
 from mspc.engine.capture import CapturedCall
-from mspc.ir.graph import Graph, operand_types
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.mindspore_api.context import freeze
 from mspc.passes.lib.choices import composite_conflict, rule_of
@@ -34,7 +33,7 @@ from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
 from mspc.sharding.rules import Rule
-from tests.graphs import FLOAT32, INT32, MspcError, TensorType
+from tests.graphs import FLOAT32, INT32, Graph, MspcError, TensorType, operand_types
 
 RANKS = (2, 2, 4, 4, 8)
 ROWS, WIDTHS = (8, 16, 32, 64, 256, 1024), (8, 16, 32, 64, 256, 2048)

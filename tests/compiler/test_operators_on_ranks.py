@@ -11,11 +11,10 @@ import pytest
 import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.commands.options import ImportOptions
-from mspc.ir.graph import Graph, operand_types
 from tests.compiled_scripts import CompileOptions, compile_target, compiled_script, run_script, verify_target
 from tests.compiler.sharded_networks import HEAD, check_equals_one_device, compiled, networks
 from tests.errors import error_of
-from tests.graphs import REGISTRY, Collective, Layout, parse
+from tests.graphs import REGISTRY, Collective, Graph, Layout, operand_types, parse
 from tests.serving import SERVED, succeed
 from tests.shares import share_of
 

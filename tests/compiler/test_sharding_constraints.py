@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from mspc.compiler.driver import Compiled, DumpPoint
-from mspc.ir.diagnostics import ErrorGroup
-from mspc.ir.graph import Graph
 from tests.compiled_scripts import compiled_script
 from tests.compiler.sharded_networks import HEAD, check_equals_one_device, networks
 from tests.errors import error_of
+from tests.graphs import ErrorGroup, Graph
 
 AUTOMATIC = HEAD.replace('"semi_auto_parallel"', '"auto_parallel"')
 ALONE = HEAD.replace('"semi_auto_parallel"', '"stand_alone"')

@@ -33,7 +33,7 @@ class NumPy:
     step = 0
 
 
-def drawn(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+def drawn(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
     """Normal numbers."""
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     return np.random.default_rng(seed).standard_normal(shape).astype(kind)

@@ -13,11 +13,10 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.ops.control.regions import For, While
-from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.gpu import regions
 from mspc.runtime.gpu.launches import needs_host
 from mspc.runtime.gpu.step import GpuStep
-from tests.executors import Executor, GpuExecutor, NumPyBackend, OneRank
+from tests.executors import Executor, GpuExecutor, Grad, NumPyBackend, OneRank
 from tests.gpu import test_regions_gpu
 from tests.gpu.emulated import EmulatedGpu, PlayedNodes
 from tests.gpu.test_gpu_executor import device

@@ -4,11 +4,10 @@ import itertools
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.gpu.arrays import fetched, opened, put
+from tests.gpu.arrays import drawn, fetched, opened, put
 from tests.gpu.test_elementwise_gpu import check
 from tests.ops.cuda.test_cuda_elementwise import activated_cases
 
@@ -19,11 +18,6 @@ SHAPES = [((24, 40), (40, 56)), ((3, 24, 40), (3, 40, 56)), ((3, 24, 40), (40, 5
 @pytest.fixture(scope="module")
 def device() -> Any:
     return opened()
-
-
-def drawn(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
-    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-    return np.random.default_rng(seed).standard_normal(shape).astype(kind)
 
 
 def close(got: Any, wanted: Any, dtype: str) -> None:

@@ -11,11 +11,10 @@ import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.ir.graph import MICRO_BATCH, Builder, Constant, Graph, Parameter, Value
 from mspc.ops.control.regions import Call, For, Scan, While, emit_regions
-from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.gpu.progress import HostQuery
 from mspc.runtime.gpu.regions import MAX_UNROLLED
 from tests.compiled_scripts import Config, compile_call
-from tests.executors import Executor, GpuExecutor, NumPyBackend, OneRank
+from tests.executors import Executor, GpuExecutor, Grad, NumPyBackend, OneRank
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
 from tests.graphs import FLOAT32, INT64, REGISTRY, ExecutionError, TensorType

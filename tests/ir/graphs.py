@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from mspc.ir.diagnostics import Location
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.opaque import OpaqueOp, Symbol
 from mspc.ir.text.facts import HEADER, NODE
-from tests.graphs import BOOL, DTYPES, FLOAT32, INT32, DType, Layout, NamedLayout, TensorType, TupleType
+from tests.graphs import BOOL, DTYPES, FLOAT32, INT32, DType, Layout, Location, NamedLayout, TensorType, TupleType
 from tests.texts import text_of
 
 

@@ -12,11 +12,10 @@ import pytest
 
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
 from mspc.ops.control.regions import Call, Scan, type_by_regions
-from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.faults.record import NodeFailure
 from mspc.runtime.observe import observe
 from mspc.runtime.profile import NodeTiming, costs, nodes_of, sums, trace
-from tests.executors import Executor, NumPyBackend, OneRank, World, parse_passes, run_passes
+from tests.executors import Executor, NumPyBackend, OneRank, Simplify, World, parse_passes, run_passes
 from tests.gpu.programs import compiled
 from tests.graphs import FLOAT16, FLOAT32, REGISTRY, MspcError, TensorType, difference, parse, print_graph
 from tests.operators import Adam, Add, ApplyMomentum, AssignAdd, Cast, Mul, ReduceSum, Square, TupleGetItems

@@ -13,13 +13,12 @@ from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.ops.control.regions import Call, For, If, Scan, While
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Greater, Less, Mul, Sub
-from mspc.passes.autodiff.grad import Grad
 from mspc.runtime import compiled_loops
 from mspc.runtime.device_choice import DeviceOptions
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.plan import copy_value
 from tests.errors import failure_of
-from tests.executors import Executor, NumPyBackend, OneRank, World
+from tests.executors import Executor, Grad, NumPyBackend, OneRank, World
 from tests.graphs import BOOL, Builder, Constant, ExecutionError, Graph, MspcError, Node, TensorType, Value
 from tests.interpreted_regions import region_results
 from tests.operators import AllReduce, Assign, AssignAdd, Dropout, Log, MatMul, Reshape, Square, Transpose, UniformReal

@@ -23,14 +23,13 @@ from mspc.commands.view.page import html_of
 from mspc.commands.view.page_tables import NodeTables
 from mspc.commands.view.proof import page_facts
 from mspc.commands.view.stages import memory_facts
-from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.layout import Layout, group_of
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.program import Program, load_program
 from tests.browser import browser, why_not
 from tests.commands.test_loops_in_tables import looped
 from tests.commands.view.reading import check_equal, compiled, elements, read_back
-from tests.graphs import REGISTRY, Collective, parse
+from tests.graphs import REGISTRY, Collective, Location, MspcError, parse
 from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.test_mindspore_dumps import LOOP_DUMP
 from tests.test_conformance import CASES

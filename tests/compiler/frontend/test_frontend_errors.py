@@ -14,12 +14,11 @@ import pytest
 from mspc import nn, ops
 from mspc.compiler.frontend import statements
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.diagnostics import ErrorGroup, MspcError
-from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.common.gradient import grad, value_and_grad
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from tests.errors import error_of
+from tests.graphs import FLOAT32, ErrorGroup, MspcError, TensorType
 
 CASES: list[tuple[Callable[..., Any], str, str]] = []
 OUTSIDE = [1, 2]

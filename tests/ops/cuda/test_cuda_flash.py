@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from mspc.ops.cuda.flash_attention import flash_backward, flash_forward
-from mspc.passes.autodiff.grad import Grad
-from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.fusion.fuse_attention import FuseAttention
+from tests.executors import Grad, Simplify
 from tests.graphs import BOOL, REGISTRY, Constant, Graph, TensorType, Value, parse, print_graph
 from tests.interpret import run_global, same
 from tests.operators import FlashAttentionScore, TupleGetItem

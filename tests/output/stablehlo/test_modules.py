@@ -13,13 +13,12 @@ import pytest
 from mspc.analysis.aliasing import updated_parameters
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs, rank_graphs
-from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.math.xla_functions import XlaFunction
 from mspc.output.stablehlo.programs import module_text
 from mspc.verify.scale.rank_kinds import RankKind, kinds_of
 from tests.compiled_scripts import compiled_script, compiled_text
 from tests.executors import Executor, LocalComm, NumPyBackend, World, parse_passes, run_passes
-from tests.graphs import Builder, Graph, MspcError, Parameter
+from tests.graphs import Builder, Graph, MspcError, Parameter, TensorType, dtype_of
 from tests.interpret import flatten, random_feeds, slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.ops.simulate import arrays_of, operator_of, types_of

@@ -7,9 +7,7 @@ import numpy as np
 
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ops.control.regions import RegionOp, emit_regions
-from mspc.passes.autodiff.grad import Grad
-from mspc.passes.cleanup.simplify import Simplify
-from tests.executors import Executor, NumPyBackend, OneRank
+from tests.executors import Executor, Grad, NumPyBackend, OneRank, Simplify
 from tests.graphs import BOOL, FLOAT64, INT64, REGISTRY, TensorType, check_graph, parse, print_graph
 from tests.operators import Gradient, ReduceSum, TupleGetItem
 

@@ -9,16 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import Location
-from mspc.ir.graph import Builder, Constant, Graph, Value
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT64, INT32, INT64, StackType, TensorType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.regions import Call, For, If, MakeStack, Scan, While
 from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
 from mspc.ops.math.arithmetic import Add, Greater, Less, LogicalAnd, Mul, Sub
-from mspc.passes.autodiff.grad import Grad
-from mspc.passes.cleanup.simplify import Simplify
 from tests.errors import error_of
+from tests.executors import Grad, Simplify
+from tests.graphs import Builder, Constant, Graph, Location, Value
 from tests.operators import Assign, AssignAdd, Cast, Cos, Dropout, ReduceSum, Sin, Square, Tanh
 from tests.passes.autodiff.differentiated import (
     CONDITION,

@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mspc.passes.autodiff.grad import Grad
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import PassManager
-from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.lib import region_gradients
 from mspc.runtime.memory_plan import plan_memory
 from tests.compiled_scripts import Compiled, compiled_script
+from tests.executors import Grad, Simplify
 from tests.graphs import INT64, Builder, Constant, Graph, Node, Value
 from tests.operators import Add, Call, For, If, Less, MatMul, Mul, ReduceSum, Reshape, Sin, Tanh, While
 from tests.passes.autodiff.differentiated import (

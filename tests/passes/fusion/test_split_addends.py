@@ -9,11 +9,10 @@ import pytest
 
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType
 from mspc.ops.nn.attention_base import AttentionOp
-from mspc.passes.autodiff.grad import Grad
-from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from mspc.passes.fusion.split_addends import SplitAddends
 from mspc.passes.fusion.sum_in_kernels import SumInKernels
+from tests.executors import Grad, Simplify
 from tests.graphs import REGISTRY, Builder, Graph, Node, Parameter, Value, parse, print_graph
 from tests.interpret import left_behind, random_feeds, run_global, same
 from tests.operators import FlashAttentionScore, Gradient, TupleGetItem

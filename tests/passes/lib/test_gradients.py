@@ -8,11 +8,10 @@ import pytest
 
 from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
 from mspc.ops.control.structural import CALL, Gradient, TupleGetItem
-from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import PassManager, parse_passes, run_passes
-from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.lib.batch_rows import FIRST, ROWS, FedRows
 from mspc.passes.lib.gradients import drop_own_gradients, number_calls
+from tests.executors import Grad, Simplify
 from tests.graphs import BOOL, FLOAT32, REGISTRY, Layout, MspcError, NotDifferentiable, TensorType, parse, print_graph
 from tests.operators import Call, Dropout, For, GradientPlaceholder, If, Mul, Neg, OwnGradient, ReduceSum, SiLUGrad
 from tests.passes.autodiff.differentiated import (

@@ -8,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import Location
 from mspc.ops.tensor.moving import Reshape
 from mspc.verify.difference import Noise
 from mspc.verify.scale.blame import odd_one
@@ -17,7 +16,7 @@ from mspc.verify.scale.rank_kinds import RankKind
 from mspc.verify.scale.relations import Pieces, PlacesOfScript, files_of, keyed
 from tests.compiled_scripts import QUIET, CompileOptions, compile_target, verify_scale
 from tests.errors import failure_of
-from tests.graphs import FLOAT32, Builder, Graph, Node, Parameter, TensorType
+from tests.graphs import FLOAT32, Builder, Graph, Location, Node, Parameter, TensorType
 from tests.operators import Add, AddN, AllReduce, Div, Exp, Log, Neg, Tanh, TupleGetItem
 from tests.texts import IMPORTS
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, other_offset
