@@ -23,7 +23,7 @@ from mspc.readers.pytorch.plans.packed import unpacked
 from mspc.readers.pytorch.plans.strategies import planned
 from mspc.readers.pytorch.plans.written_plan import plan_of
 from tests.exported_programs import Exported, two_layers
-from tests.readers.pytorch.test_layer_plans import mspc
+from tests.serving import serve
 
 ROWS, WIDTH, INNER = 6, 4, 8
 LAYERS = {"gate_up": "packed_colwise", "down": "rowwise"}
@@ -88,10 +88,10 @@ def test_parts_are_slices_of_the_parameter(tmp_path: Path, turned: bool, sizes: 
 def test_nothing_is_gathered(tmp_path: Path) -> None:
     file = gated(tmp_path)
     (tmp_path / "plan.json").write_text(json.dumps(LAYERS))
-    done = mspc("compile", str(file), "--ranks", "4", "--plan", "plan.json", "--json", "-", "--quiet", cwd=tmp_path)
+    done = serve("compile", str(file), "--ranks", "4", "--plan", "plan.json", "--json", "-", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [each["operator"] for each in json.loads(done.stdout)["collectives"]] == ["AllReduce"]
-    done = mspc("verify", str(file), "--ranks", "4", "--plan", "plan.json", cwd=tmp_path)
+    done = serve("verify", str(file), "--ranks", "4", "--plan", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from benchmarks.pytorch.plans_back import PLANS, STEPS, Compared, compared
 from tests.captures import captured
-from tests.readers.pytorch.test_layer_plans import MEGATRON, PLACES, SAMPLE, SEQUENCE, mspc
-from tests.serving import succeed
+from tests.readers.pytorch.test_layer_plans import MEGATRON, PLACES, SAMPLE, SEQUENCE
+from tests.serving import serve, succeed
 
 torch = pytest.importorskip("torch")
 TRAINED = ("--ranks", "4", "--optimizer", "sgd:lr=1e-1")
@@ -28,7 +28,7 @@ def written(
 ) -> str:
     """Return the file that a compile with these styles writes."""
     (folder / "plan.json").write_text(json.dumps({"layers": layers, "mesh": mesh}))
-    found = mspc(
+    found = serve(
         "compile", str(target), *how, "--plan", "plan.json", "--out-torch", "plan.py", "--out", "graph", *more,
         cwd=folder,
     )  # fmt: skip
@@ -68,7 +68,7 @@ HEADS = {
 def test_norms_of_heads_and_losses_over_classes(mesh: dict[str, int], tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({"layers": HEADS, "mesh": mesh, "loss_parallel": True}))
     how = ("--torch", *TRAINED, "--plan", "plan.json", "--out-torch", "plan.py", "--out", "graph")
-    found = mspc("compile", f"{JOB}:make_words", *how, cwd=tmp_path)
+    found = serve("compile", f"{JOB}:make_words", *how, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     code = (tmp_path / "plan.py").read_text()
     assert '"layers.*.query_norm": SequenceParallel(sequence_dim=1, use_local_output=True),' in code
@@ -124,7 +124,7 @@ def test_one_layer_alone_has_its_own_name(tmp_path: Path) -> None:
 )
 def test_what_is_not_written_is_refused(tmp_path: Path, layers: dict[str, str], more: Sequence[str], told: str) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({"layers": layers or MEGATRON, **(PLACES if layers else {})}))
-    found = mspc("compile", str(SAMPLE), *TRAINED, "--plan", "plan.json", "--out-torch", "plan.py", *more, cwd=tmp_path)
+    found = serve("compile", SAMPLE, *TRAINED, "--plan", "plan.json", "--out-torch", "plan.py", *more, cwd=tmp_path)
     assert found.returncode == 2
     assert told in found.stderr
     assert not (tmp_path / "plan.py").exists()
@@ -182,7 +182,7 @@ WEIGHTS = """PARAMETERS = {{
 )  # fmt: skip
 def test_a_script_runs_under_pytorch_as_it_is_placed(inputs: str, axes: str, parameters: str, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NETWORK.format(inputs=inputs))
-    found = mspc("compile", "net.py", "--ranks", "4", "--out-torch", "plan.py", "--out", "graph", "-q", cwd=tmp_path)
+    found = serve("compile", "net.py", "--ranks", "4", "--out-torch", "plan.py", "--out", "graph", "-q", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     code = (tmp_path / "plan.py").read_text()
     assert f"AXES = {axes}\n{parameters}\n" in code
@@ -197,7 +197,7 @@ def test_a_searched_plan_of_a_capture_is_written(tmp_path: Path) -> None:
         ("search", "one", "--ranks", "4", "--memory", "6KiB", "--out", "found.toml"),
         ("compile", "one", "--ranks", "4", "--strategies", "found.toml", "--out", "graph", "--out-torch", "plan.py"),
     ):
-        found = mspc(*command, "-q", cwd=tmp_path)
+        found = serve(*command, "-q", cwd=tmp_path)
         assert found.returncode == 0, found.stderr
     code = (tmp_path / "plan.py").read_text()
     compile(code, "plan.py", "exec")
@@ -207,7 +207,7 @@ def test_a_searched_plan_of_a_capture_is_written(tmp_path: Path) -> None:
 def test_annotations_name_the_axes_of_each_dimension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """spmd_types takes several axes of a dimension in its `PartitionSpec` alone, the outermost first."""
     network = Path("samples/operator_parallel/net.py").resolve()
-    done = mspc("compile", str(network), "--ranks", "8", "--out-torch", "plan.py", "--out", "graph", "-q", cwd=tmp_path)
+    done = serve("compile", network, "--ranks", "8", "--out-torch", "plan.py", "--out", "graph", "-q", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = dict[int, Any]()
     types = SimpleNamespace(

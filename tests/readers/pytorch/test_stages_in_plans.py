@@ -10,7 +10,8 @@ import pytest
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.pytorch.plans.strategies import planned
 from mspc.readers.pytorch.plans.written_plan import plan_of
-from tests.readers.pytorch.test_layer_plans import MEGATRON, SAMPLE, mspc, program
+from tests.readers.pytorch.test_layer_plans import MEGATRON, SAMPLE, program
+from tests.serving import serve
 
 IN_ORDER = {"words": [["words"], ["x"]], "layers": [["x"], ["x"]], "norm": [["x"], ["x"]]}
 TRAINED = ("--ranks", "4", "--optimizer", "sgd:lr=0.1")
@@ -54,14 +55,14 @@ def test_stages_are_ranks_in_a_row() -> None:
 )
 def test_stages_have_the_numbers_of_one_device(tmp_path: Path, said: Mapping[str, Any]) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(said))
-    done = mspc("verify", str(SAMPLE), *TRAINED, "--plan", "plan.json", "--accumulate", "2", cwd=tmp_path)
+    done = serve("verify", str(SAMPLE), *TRAINED, "--plan", "plan.json", "--accumulate", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "on 4 ranks in 2 stages within 1e-05 of one device" in done.stdout
 
 
 def test_training_in_stages_needs_micro_batches(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({"mesh": {"pp": 2, "tp": 2}}))
-    done = mspc("compile", str(SAMPLE), *TRAINED, "--plan", "plan.json", cwd=tmp_path)
+    done = serve("compile", str(SAMPLE), *TRAINED, "--plan", "plan.json", cwd=tmp_path)
     assert done.returncode == 2
     assert "plan.json has 2 stages, and --accumulate 1 gives a batch fewer parts" in done.stderr
     assert "give --accumulate 2 or more" in done.stderr
