@@ -172,7 +172,7 @@ def reference_of(
     if stages or again or inlines:
         call = traced(captured, config, unrolled=stages or inlines, reuses_calls=not again)
     graph, doubled = plain_network(call.again(call.config).traced.graph)
-    return PlainNetwork(graph, doubled, weights_of(call.traced, graph) if own_weights else {})
+    return PlainNetwork(graph, doubled, weights_of(call.traced, graph, doubled.graph) if own_weights else {})
 
 
 def _may_reuse_wrongly(traced: Traced) -> bool:
@@ -190,9 +190,10 @@ def _may_reuse_wrongly(traced: Traced) -> bool:
     return any(isinstance(op, StopGradient) for op in ops) or sum(isinstance(op, Gradient) for op in ops) > 1
 
 
-def weights_of(traced: Traced, graph: Graph) -> dict[str, Array]:
-    """Return the first values of the graph's parameters and constants, by name."""
-    return {value.name: np.array(value.make()) for value in first_values(traced, graph)}
+def weights_of(traced: Traced, *graphs: Graph) -> dict[str, Array]:
+    """Return the first values of the graphs' parameters and constants, by name."""
+    found = {value.name: value for graph in reversed(graphs) for value in first_values(traced, graph)}
+    return {name: np.array(value.make()) for name, value in found.items()}
 
 
 def global_batch(
