@@ -278,7 +278,7 @@ def mark_shadow_weights(graph: Graph) -> bool:
     others = [node for node in graph.nodes if node not in nodes] if known else []
     again = {node: known[_content(node)] for node in others if _content(node) in known}
     if again:
-        numbers, reach, readers = _numbers(graph), _reach(graph), _readers(graph)
+        numbers, reach, readers = _numbers(graph), last_reads(graph, viewed_operands), _readers(graph)
         limits = {node: _overwritten(pieces, numbers) for node, pieces in found.copies.items()}
         gone: dict[Value, Value] = {
             node: copy for node, copy in again.items() if reach.get(node, numbers[node]) < limits[copy]
@@ -300,7 +300,7 @@ def shadow_weights(graph: Graph, among: Iterable[Node]) -> ShadowWeights:
     writers = _writers(graph) if made else {}
     if not writers:
         return ShadowWeights()
-    numbers, reach, readers = _numbers(graph), _reach(graph), _readers(graph)
+    numbers, reach, readers = _numbers(graph), last_reads(graph, viewed_operands), _readers(graph)
     found = ShadowWeights()
     taken: set[Parameter] = set()
     # A cast that only a Concat reads is a part of the Concat's copy.
@@ -353,11 +353,6 @@ def _writers(graph: Graph) -> dict[Value, tuple[Node, int]]:
                 others.add(value)
             found[value] = node, index
     return {value: writer for value, writer in found.items() if value not in others}
-
-
-def _reach(graph: Graph) -> dict[Value, int]:
-    """Return the position of the last node that reads the memory of a value, for every value that is read."""
-    return last_reads(graph, viewed_operands)
 
 
 def _readers(graph: Graph) -> Counter[Value]:

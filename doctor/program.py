@@ -67,7 +67,10 @@ class ScriptFiles:
         found = {self.script: None}
         waiting = [self.script]
         while waiting:
-            new = [other for other in dict.fromkeys(self._imported(waiting.pop(0))) if other not in found]
+            file = waiting.pop(0)
+            imports = (node for node in ast.walk(file.tree) if isinstance(node, ast.Import | ast.ImportFrom))
+            others = dict.fromkeys(other for node in imports for other in self.imports(file, node))
+            new = [other for other in others if other not in found]
             found |= dict.fromkeys(new)
             waiting += new
         return list(found)
@@ -83,11 +86,6 @@ class ScriptFiles:
         if name.partition(".")[0] in PUBLIC:
             return None
         return next((found for root in self.roots if (found := self._file(root, name))), None)
-
-    def _imported(self, file: ScriptFile) -> Iterator[ScriptFile]:
-        for node in ast.walk(file.tree):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                yield from self.imports(file, node)
 
     def imports(self, file: ScriptFile, node: ast.Import | ast.ImportFrom) -> Iterator[ScriptFile]:
         """Yield the script's other files that an import statement of a file runs."""

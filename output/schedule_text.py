@@ -29,11 +29,6 @@ def _mean_idle(timeline: ScheduleTimeline, *, postponed: bool) -> float:
     return sum(timeline.idle_share(stage, postponed=postponed) for stage in stages) / len(stages)
 
 
-def stage_text(timeline: ScheduleTimeline, stage: int) -> str:
-    """Return the idle share of a stage, and the maximum number of micro-batches saved for backward, as text."""
-    return f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
-
-
 def label(action: Action, schedule: Schedule) -> str:
     """Return a short text for an action: kind and micro-batch, with the chunk if stages have several."""
     return str(action) if schedule.chunks > schedule.stages else f"{action.kind}{action.micro_batch}"
@@ -79,7 +74,9 @@ def schedule_text(timeline: ScheduleTimeline, columns: int = MAX_COLUMNS) -> str
     names = [f"stage {stage}" for stage in range(timeline.schedule.stages)]
     for stage, name in enumerate(names):
         drawn = _row(timeline, stage, scale).ljust(round(timeline.makespan * scale))
-        rows.append(f"{name:{max(map(len, names))}}  {drawn}  {stage_text(timeline, stage)}")
+        # It keeps micro-batches for their backward work.
+        told = f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
+        rows.append(f"{name:{max(map(len, names))}}  {drawn}  {told}")
     return "\n".join(rows) + "\n"
 
 
