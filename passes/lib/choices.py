@@ -203,7 +203,7 @@ def choices(
     orders: list[tuple[Source, ...]] = []
     # After a reduce-scatter of partial sums their axes shard one dimension.
     scattered = [
-        (dims, Layout.of(layout.mesh, [(*own, *layout.partial) if d == at else own for d, own in enumerate(layout.dims)]))
+        (dims, Layout.of(layout.mesh, [(*a, *layout.partial) if d == at else a for d, a in enumerate(layout.dims)]))
         for dims, layout in zip(rule.inputs, operands, strict=True)
         if layout is not None and layout.partial
         for at in range(len(layout.dims))

@@ -375,11 +375,7 @@ class _Closer:
         node.op = with_effects(op, node.inputs, regions)  # type: ignore[assignment]  # see RegionOp
         node.regions = tuple(regions)
         self.lists[-1].append(node)
-        self.hand_out(node, handed_out)
-
-    def hand_out(self, node: Node, made: Sequence[Value]) -> None:
-        """Append elements of the node for the readers of a boundary's results."""
-        for number, value in enumerate(made):
+        for number, value in enumerate(handed_out):  # elements for the readers of a boundary's results
             if value not in self.read_directly or value in self.outer:
                 continue
             b = Builder(self.graph, self.lists[-1]).like(node)

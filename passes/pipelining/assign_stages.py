@@ -78,7 +78,8 @@ class AssignStages(Pass):
             _check_is_inference(graph, stages)
         for node in graph.nodes:
             if loop is not None and node.inputs[:1] == [loop]:
-                of[node] = _result_stages(node, loop, inside, placement)
+                value = body_of(loop).results[node.op.index]  # type: ignore[attr-defined]  # TupleGetItem
+                of[node] = frozenset([placement.stage(inside[value])]) if value in inside else EVERYWHERE
         first = _all_outside(graph, of, placement, [])
         of |= updated_where_read(graph, first, loop, stages)
         last = _all_outside(graph, of, placement, errors)
@@ -274,13 +275,6 @@ def _place_exchanges(
 
 def _exchanges(node: Node) -> bool:
     return isinstance(node.op, Op) and (node.op.is_collective or type(node.op).expand is not Op.expand)
-
-
-def _result_stages(
-    node: Node, loop: Node, inside: Mapping[Value, int], placement: StagePlacement
-) -> frozenset[int]:  # fmt: skip
-    value = body_of(loop).results[node.op.index]  # type: ignore[attr-defined]  # TupleGetItem
-    return frozenset([placement.stage(inside[value])]) if value in inside else EVERYWHERE
 
 
 def _check_is_inference(graph: Graph, stages: int) -> None:

@@ -185,17 +185,13 @@ def _from_tuples(
         if used > ranks:
             problem = f"needs {used} ranks, but there are {ranks}"
         message = f"the strategy {_text(strategy)} {problem}"
-        raise _ranks_error(node, used, message, f"the product of its numbers must divide {ranks}")
+        raise ranks_error(node, used, message, f"the product of its numbers must divide {ranks}")
     mesh = (*(counts.get(f, 1) for f in order), ranks // used)
     axes: list[Axes] = [()] * len(rule.names)
     for position, f in enumerate(order):
         if mesh[position] > 1:
             axes[f] = (position,)
     return mesh, axes
-
-
-def _ranks_error(node: Node, used: int, message: str, note: str) -> MspcError:
-    return ranks_error(node, used, message, note)
 
 
 def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: object, place: tuple[int, int]) -> None:
@@ -255,7 +251,7 @@ def _from_layouts(
     ranks: int,
 ) -> tuple[tuple[int, ...], list[Axes]]:  # fmt: skip
     if math.prod(mesh) != ranks:
-        raise _ranks_error(
+        raise ranks_error(
             node, math.prod(mesh),
             f"the layout's device matrix {mesh} has {math.prod(mesh)} ranks, but there are {ranks}",
             f"the product of its sizes must be {ranks}",

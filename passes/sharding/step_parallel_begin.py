@@ -39,8 +39,13 @@ class StepParallelBegin(Pass):
             mapping[node] = copy
             used.update(inputs)
             view.nodes.append(copy)
-        for region in copies.values():
-            _leave_strategies(region)
+        for region in copies.values():  # of the decisions on regions only strategies are shown
+            for parameter in region.parameters:
+                parameter.layout = None
+            for node in region.nodes:
+                node.strategy = _shown_strategy(node)
+                node.in_layouts = node.layout = node.forward = None
+                node.attrs = {}
         view.results = [mapping.get(value, value) for value in graph.results if _is_among(shown, value)]
         used.update(view.results)
         for parameter in graph.parameters:
@@ -51,16 +56,6 @@ class StepParallelBegin(Pass):
                 mapping[parameter] = copy
         view.replace({p: mapping[p] for p in graph.parameters if p in mapping})
         return view, True
-
-
-def _leave_strategies(region: Graph) -> None:
-    """Keep the strategies of a region's nodes, and remove other decisions."""
-    for parameter in region.parameters:
-        parameter.layout = None
-    for node in region.nodes:
-        node.strategy = _shown_strategy(node)
-        node.in_layouts = node.layout = node.forward = None
-        node.attrs = {}
 
 
 def _shown_strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:

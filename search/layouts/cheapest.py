@@ -73,20 +73,17 @@ def apply_assignment(search: Search, model: CostModel, values: Sequence[int], so
         if isinstance(value, Parameter) and value.layout is None:
             value.layout = model.layout(value, int(model.variables[v].outputs[0][values[v]]))
     for node in search.graph.nodes:
-        if node.phase == "forward":
-            _apply_nearest(search, model, node, values, source)
-
-
-def _apply_nearest(search: Search, model: CostModel, node: Node, values: Sequence[int], source: str) -> None:
-    if search.rules[node] is None:
-        search.structure([node])
-    elif node.in_layouts is None and cast(Op, node.op).operandwise:
-        search.take_operandwise(node, source)
-    elif node.in_layouts is None and node not in model.of:  # values that a loop saves for gradients, in their layouts
-        search.choose(node, source)
-    elif node.in_layouts is None:
-        v = model.of[node]
-        search.take(node, model.variables[v].choices[values[v]], source)
+        if node.phase != "forward":
+            continue
+        if search.rules[node] is None:
+            search.structure([node])
+        elif node.in_layouts is None and cast(Op, node.op).operandwise:
+            search.take_operandwise(node, source)
+        elif node.in_layouts is None and node not in model.of:  # values that a loop saves for gradients
+            search.choose(node, source)
+        elif node.in_layouts is None:
+            v = model.of[node]
+            search.take(node, model.variables[v].choices[values[v]], source)
 
 
 SOURCE = "search"
