@@ -468,7 +468,8 @@ class Tensor(TensorMethods, TensorOperators):
             return
         lazy = input_data.initial if isinstance(input_data, Tensor) else None
         if lazy is not None:
-            self._lazy = lazy if dtype is None else _redrawn(lazy, input_data.has_init, dtype_of(dtype))
+            restyled = lazy.restyled if input_data.has_init else lazy.cast  # None: sampled values would change
+            self._lazy = lazy if dtype is None else restyled(dtype_of(dtype))
             if self._lazy is not None:
                 if self._lazy is lazy:
                     note_whole(self, input_data)
@@ -775,11 +776,6 @@ def _plain_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_plain_index(i) for i in index)
     return index.array if isinstance(index, Tensor) else index
-
-
-def _redrawn(lazy: InitialValue, undrawn: bool, dtype: DType) -> InitialValue | None:
-    """Return the values in another element type, or None if they are already sampled and would change."""
-    return lazy.restyled(dtype) if undrawn else lazy.cast(dtype)
 
 
 def as_array(data: Any, dtype: Any = None) -> np.ndarray:

@@ -51,21 +51,16 @@ def size_of(function: str, group: str) -> int:
     return len(ranks_of(group))
 
 
-def even_parts(function: str, name: str, rows: int, count: int) -> tuple[int, ...]:
-    """Return the sizes of equal parts of a first dimension, one for each rank. Raise ValueError if it is not
-    divisible."""
-    if rows % count:
-        raise ApiValueError(
-            f"{function}: the first dimension of {name} is {rows}, which does not divide by {count} ranks"
-        )
-    return (rows // count,) * count
-
-
 def split_sizes(function: str, name: str, sizes: Any, rows: int, count: int) -> tuple[int, ...]:
     """Return the listed sizes of parts, one for each rank; equal parts if none are listed. Raise TypeError if they are
     no integers; ValueError if their number is not that of the ranks, or their sum not that of the rows."""
     if not sizes:
-        return even_parts(function, name.partition("_")[0], rows, count)
+        if rows % count:
+            raise ApiValueError(
+                f"{function}: the first dimension of {name.partition('_')[0]} is {rows}, which does not divide by "
+                f"{count} ranks"
+            )
+        return (rows // count,) * count
     found = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
     if any(isinstance(size, bool) or not isinstance(size, int) for size in found):
         raise ApiTypeError(f"{function}: {name} must be a list of integers, not {sizes!r}")

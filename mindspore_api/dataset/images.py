@@ -51,10 +51,12 @@ class _ImageDataset(MappableDataset, VisionBaseDataset):
         num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
     ) -> None:  # fmt: skip
         name = type(self).__name__
-        folder, usage = _folder(name, dataset_dir), _usage(name, usage)
+        folder = _folder(name, dataset_dir)
+        if usage not in ("train", "test", "all", None):
+            raise ApiValueError(f"{name}: usage {usage!r} is not 'train', 'test' or 'all'")
         workers_of(name, num_parallel_workers, 1)
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-        node = _Images(self._read(name, folder, usage), chosen)
+        node = _Images(self._read(name, folder, usage or "all"), chosen)
         super().__init__(node)
         images = node.arrays[0]
         self.images = images[..., 0] if images.shape[-1] == 1 else images
@@ -200,12 +202,6 @@ def _folder(name: str, dataset_dir: Any) -> Path:
     if not isinstance(dataset_dir, (str, os.PathLike)) or not str(dataset_dir):
         raise ApiValueError(f"{name}: dataset_dir must be the name of a folder, not {dataset_dir!r}")
     return Path(dataset_dir)
-
-
-def _usage(name: str, usage: str | None) -> str:
-    if usage not in ("train", "test", "all", None):
-        raise ApiValueError(f"{name}: usage {usage!r} is not 'train', 'test' or 'all'")
-    return usage or "all"
 
 
 def _files(name: str, folder: Path, patterns: Sequence[str]) -> list[Path]:

@@ -300,7 +300,9 @@ def load_checkpoint(
     source.prefer = state.current().rank
     say_what_is_unchecked(source)
     if crc_check:
-        _check_all(source)
+        wrong = next((text for _, text in source.verified() if text), "")
+        if wrong:
+            raise MspcError(f"load_checkpoint: {wrong}")
     leave_out, take = _prefixes(filter_prefix), _prefixes(specify_prefix)
     found: dict[str, Any] = {}
     for key in [*source.tensors, *source.texts]:
@@ -435,12 +437,6 @@ def say_what_is_unchecked(source: Checkpoint) -> None:
     elif not source.is_sealed:
         why = "it was written when headers had no checksums"
         say_once("headers", f"what {source.name} says of its tensors and its run is compared with nothing: {why}")
-
-
-def _check_all(source: Checkpoint) -> None:
-    wrong = next((text for _, text in source.verified() if text), "")
-    if wrong:
-        raise MspcError(f"load_checkpoint: {wrong}")
 
 
 def _existing(name: Any) -> Path:
