@@ -35,17 +35,19 @@ class Pad(Cell):
         return self.pad(x, self.paddings)
 
 
-class _PadNd(Cell):
-    """Class attributes:
-    dims: last dimensions that get margins. mode: of `ops.pad`.
-    """
+class _Pad2d(Cell):
+    """Margins of the last two dimensions, (before, after) of the last and then of the other, by a mode of `ops.pad`."""
 
-    dims: int = 2
     mode: str = "constant"
 
     def __init__(self, padding: Any) -> None:
         super().__init__()
-        self.padding = _margins(type(self).__name__, padding, self.dims)
+        name, given = type(self).__name__, (padding,) * 4 if isinstance(padding, int) else padding
+        if not isinstance(given, tuple) or not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
+            raise ApiTypeError(f"{name}: padding must be an integer or a tuple of 4, not {padding!r}")
+        if len(given) != 4:
+            raise ApiValueError(f"{name}: padding must be an integer or a tuple of 4, not {padding!r}")
+        self.padding = given
         self.value: float | None = 0.0 if self.mode == "constant" else None
 
     def construct(self, x: Any) -> Tensor:
@@ -55,32 +57,19 @@ class _PadNd(Cell):
         return f"padding={self.padding}"
 
 
-def _margins(name: str, padding: Any, dims: int) -> tuple[int, ...]:
-    """Return (before, after) of the last dimension, then of the dimension before it, and so on. Raise TypeError or
-    ValueError for another padding."""
-    given = (padding,) * (2 * dims) if isinstance(padding, int) else padding
-    if not isinstance(given, tuple) or not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
-        raise ApiTypeError(f"{name}: padding must be an integer or a tuple of {2 * dims}, not {padding!r}")
-    if len(given) != 2 * dims:
-        raise ApiValueError(f"{name}: padding must be an integer or a tuple of {2 * dims}, not {padding!r}")
-    return given
-
-
-class _ConstantPad(_PadNd):
-    def __init__(self, padding: Any, value: Any) -> None:
-        super().__init__(padding)
-        self.value = number(type(self).__name__, "value", value, least=float("-inf"))
-
-
-class ConstantPad2d(_ConstantPad):
+class ConstantPad2d(_Pad2d):
     """Margins of `value`: `padding` is one integer, or left, right, top and bottom."""
 
+    def __init__(self, padding: Any, value: Any) -> None:
+        super().__init__(padding)
+        self.value = number("ConstantPad2d", "value", value, least=float("-inf"))
 
-class ZeroPad2d(_PadNd):
+
+class ZeroPad2d(_Pad2d):
     """Margins of zeros: `padding` is one integer, or left, right, top and bottom."""
 
 
-class ReflectionPad2d(_PadNd):
+class ReflectionPad2d(_Pad2d):
     """Margins that mirror images about their borders: one integer, or left, right, top and bottom."""
 
     mode = "reflect"
