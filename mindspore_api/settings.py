@@ -7,7 +7,7 @@ A new setting is a row here, and a pass that reads its `attribute` from the head
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mspc.mindspore_api import checks, state
@@ -77,25 +77,19 @@ def _on(value: str) -> bool:
     return value == "ON"
 
 
-def _compiles(place: CallSite) -> str:
-    return "" if place.command == "compile" else "a run writes no dumps and no folder; mspc compile does"
+def _counts_if(holds: Callable[[CallSite], bool], otherwise: str) -> Callable[[CallSite], str]:
+    return lambda place: "" if holds(place) else otherwise
 
 
-def _only_compiles(place: CallSite) -> str:
-    return "" if place.command == "compile" else "this command runs; mspc compile only compiles"
+def _is_compile(place: CallSite) -> bool:
+    return place.command == "compile"
 
 
-def _gpu_runs(place: CallSite) -> str:
-    return "" if (place.command, place.device) == ("run", "GPU") else "it counts in a run on a GPU"
-
-
-def _gpu(place: CallSite) -> str:
-    return "" if place.command == "compile" or place.device == "GPU" else "it counts on a GPU"
-
-
-def _gpu_programs(place: CallSite) -> str:
-    return "" if place.device == "GPU" else "it counts in programs for GPUs"
-
+_compiles = _counts_if(_is_compile, "a run writes no dumps and no folder; mspc compile does")
+_only_compiles = _counts_if(_is_compile, "this command runs; mspc compile only compiles")
+_gpu_runs = _counts_if(lambda place: (place.command, place.device) == ("run", "GPU"), "it counts in a run on a GPU")
+_gpu = _counts_if(lambda place: place.command == "compile" or place.device == "GPU", "it counts on a GPU")
+_gpu_programs = _counts_if(lambda place: place.device == "GPU", "it counts in programs for GPUs")
 
 _GPU_CONFIG = (
     Setting(
