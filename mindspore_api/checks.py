@@ -47,11 +47,15 @@ def switch_or_names(key: str, value: Any) -> bool | str:
     return value if isinstance(value, str) else boolean(key, value)
 
 
+def whole(key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ApiTypeError(f"{key} must be an integer, not {value!r}")
+    return value
+
+
 def integer(low: int, high: int | None = None) -> Check:
     def check(key: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ApiTypeError(f"{key} must be an integer, not {value!r}")
-        if value < low or (high is not None and value > high):
+        if whole(key, value) < low or (high is not None and value > high):
             limits = f"from {low} to {high}" if high is not None else f"at least {low}"
             raise ApiValueError(f"{key}={describe(value)} must be {limits}")
         return value

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import ranks_listed
 from mspc.mindspore_api import state
+from mspc.mindspore_api.checks import whole
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.mindspore_api.setting_kind import Setting, note_places, say_once, table
 from mspc.sharding.groups import WORLD_GROUPS
@@ -153,7 +154,7 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
     `init()`; TypeError if the number is no integer; ValueError if there is no such group or rank."""
     require_init("get_world_rank_from_group_rank")
     ranks = ranks_of(group)
-    _check_number("get_world_rank_from_group_rank", "group_rank_id", group_rank_id)
+    whole("get_world_rank_from_group_rank: group_rank_id", group_rank_id)
     if not 0 <= group_rank_id < len(ranks):
         raise ApiValueError(
             f"get_world_rank_from_group_rank: group {group!r} has {len(ranks)} ranks; "
@@ -166,7 +167,7 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
     """Return the number in the group of a rank of the job. Raise as `get_world_rank_from_group_rank`."""
     require_init("get_group_rank_from_world_rank")
     ranks = ranks_of(group)
-    _check_number("get_group_rank_from_world_rank", "world_rank_id", world_rank_id)
+    whole("get_group_rank_from_world_rank: world_rank_id", world_rank_id)
     check_member("get_group_rank_from_world_rank", "rank", world_rank_id, group)
     return ranks.index(world_rank_id)
 
@@ -227,11 +228,6 @@ def _on_this_host(session: state.Session, ranks: tuple[int, ...]) -> tuple[int, 
     """Return those of the ranks that run on this host: launchers number the ranks of a host consecutively."""
     first = session.rank - session.local_rank
     return tuple(rank for rank in ranks if first <= rank < first + session.local_size)
-
-
-def _check_number(function: str, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ApiTypeError(f"{function}: {name} must be an integer, not {value!r}")
 
 
 get_local_size = get_local_rank_size

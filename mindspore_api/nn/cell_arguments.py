@@ -91,13 +91,6 @@ def class_weight(name: str, weight: Any) -> Tensor | None:
     return weight
 
 
-def class_number(name: str, index: Any) -> int:
-    """Return the class to ignore. Raise TypeError for no integer."""
-    if isinstance(index, bool) or not isinstance(index, int):
-        raise ApiTypeError(f"{name}: ignore_index must be an integer, not {index!r}")
-    return index
-
-
 def parameter(init: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Parameter:
     """Return a parameter from an initializer or from a Tensor of that shape. Raise ValueError for another shape."""
     if not isinstance(init, Tensor):

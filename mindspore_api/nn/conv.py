@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops
+from mspc.mindspore_api.checks import whole
 from mspc.mindspore_api.common.initializers import HeUniform, Uniform
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
@@ -42,7 +43,8 @@ class _Convolution(Cell):
         self.kernel_size = self._sizes("kernel_size", kernel_size)
         self.stride = self._sizes("stride", stride)
         self.dilation = self._sizes("dilation", dilation)
-        padding = _one_sided(name, padding) if self.dims == 1 else padding
+        if self.dims == 1:
+            padding = (0, 0, whole(f"{name}: padding", padding), padding)
         self.pad_mode, self.padding = pad_mode, _padding(name, padding, len(self.kernel_size), pad_mode)
         self.output_padding = _more(name, output_padding, self.stride, self.dilation, pad_mode)
         self.has_bias = flag(name, "has_bias", has_bias)
@@ -245,13 +247,6 @@ def _padding(name: str, value: Any, dims: int, pad_mode: str) -> tuple[int, ...]
     if pad_mode != "pad" and any(found):
         raise ApiValueError(f"{name}: padding must be 0 when pad_mode is {pad_mode!r}, not {value!r}")
     return found
-
-
-def _one_sided(name: str, padding: Any) -> tuple[int, ...]:
-    """Return the padding of a line as an image of one row."""
-    if isinstance(padding, bool) or not isinstance(padding, int):
-        raise ApiTypeError(f"{name}: padding must be an integer, not {padding!r}")
-    return (0, 0, padding, padding)
 
 
 def _flat(weight_init: Any) -> Any:
