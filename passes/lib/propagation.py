@@ -773,7 +773,12 @@ def place_updates(search: Search) -> None:
     """Decide first on updates of parameters with given layouts, if the program computes its gradients itself, as one of
     JAX does: these then lead to the slices that ranks store, rows that a loop stacks too."""
     graph, rules = search.graph, search.rules
-    if any(node.phase == "backward" for node in graph.nodes):
+    trained = any(
+        node.phase == "forward" and isinstance(value, Parameter) and value.kind == "parameter"
+        for node in graph.nodes for value in node.inputs
+    )  # fmt: skip
+    # An optimizer that a script calls reads no parameter before its updates: its gradients have their callers' layouts.
+    if not trained or any(node.phase == "backward" for node in graph.nodes):
         return
     for node in graph.nodes:
         if node.attrs.get("strategy_from") in GIVEN and node.in_layouts is not None:
