@@ -105,7 +105,13 @@ class _Examiner:
                 if self.names.module(self.file, alias.name, 0) is MISSING:
                     self._module(alias.name, alias, guarded)
         elif isinstance(node, ast.ImportFrom):
-            self._import_from(node, guarded)
+            source = self.names.module(self.file, node.module or "", node.level)
+            if source is MISSING:
+                self._module(node.module or "", node, guarded)
+            for alias in node.names if isinstance(source, PublicModule) else ():
+                if alias.name != "*" and member(source, alias.name) is MISSING:
+                    full = f"{source.name}.{alias.name}"
+                    self._add(LACKS, full, alias, instead_of(source, alias.name, full), guarded)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             self._definition(node, scope, guarded)
         else:
@@ -149,15 +155,6 @@ class _Examiner:
             self.is_reached = before and self.reach.reaches(self.file, scope, node)
         self._block(node.body, scope.inner[node], guarded)
         self.is_reached = before
-
-    def _import_from(self, node: ast.ImportFrom, guarded: bool) -> None:
-        source = self.names.module(self.file, node.module or "", node.level)
-        if source is MISSING:
-            self._module(node.module or "", node, guarded)
-        for alias in node.names if isinstance(source, PublicModule) else ():
-            if alias.name != "*" and member(source, alias.name) is MISSING:
-                full = f"{source.name}.{alias.name}"
-                self._add(LACKS, full, alias, instead_of(source, alias.name, full), guarded)
 
     def _module(self, name: str, node: ast.AST, guarded: bool) -> None:
         first, _, path = name.partition(".")

@@ -57,7 +57,13 @@ class ScriptFiles:
         self.is_complete = True
         """False if a requested file was not read because of `most`."""
         self.script = read_source(script)
-        self.roots = _roots(script)
+        folder = _real(script).parent
+        package = folder
+        while (package / "__init__.py").is_file():
+            package = package.parent
+        more = [Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+        own = [place for place in more if "site-packages" not in place.parts]
+        self.roots = list(dict.fromkeys([folder, package, *own]))
         self._read: dict[Path, ScriptFile] = {_real(script): self.script}
         self._found: dict[tuple[Path, str], ScriptFile | None] = {}
 
@@ -129,13 +135,3 @@ def _real(path: Path) -> Path:
 def _shown(path: Path) -> str:
     name = os.path.relpath(path)
     return str(path) if name.startswith("..") else name
-
-
-def _roots(script: Path) -> list[Path]:
-    folder = _real(script).parent
-    package = folder
-    while (package / "__init__.py").is_file():
-        package = package.parent
-    more = [Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    own = [place for place in more if "site-packages" not in place.parts]
-    return list(dict.fromkeys([folder, package, *own]))

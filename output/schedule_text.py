@@ -70,18 +70,7 @@ def schedule_text(timeline: ScheduleTimeline, columns: int = MAX_COLUMNS) -> str
     """Return the heading and a row for every stage; dots are waits between actions. columns: maximum number of columns
     for the actions. Labels that do not fit are shortened to kinds."""
     rows = [heading(timeline)]
-    scale = _text_scale(timeline, columns)
-    names = [f"stage {stage}" for stage in range(timeline.schedule.stages)]
-    for stage, name in enumerate(names):
-        drawn = _row(timeline, stage, scale).ljust(round(timeline.makespan * scale))
-        # It keeps micro-batches for their backward work.
-        told = f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
-        rows.append(f"{name:{max(map(len, names))}}  {drawn}  {told}")
-    return "\n".join(rows) + "\n"
-
-
-def _text_scale(timeline: ScheduleTimeline, columns: int) -> float:
-    """Return the columns per unit of time: enough for every label and a space, within `columns`."""
+    # The columns per unit of time are enough for every label and a space, within `columns`.
     needed = [
         (len(label(span.action, timeline.schedule)) + 1) / (span.end - span.start)
         for spans in timeline.spans
@@ -89,7 +78,14 @@ def _text_scale(timeline: ScheduleTimeline, columns: int) -> float:
         if span.end > span.start
     ]
     longest = timeline.makespan
-    return min(max(needed, default=1), columns / longest) if longest else 1
+    scale = min(max(needed, default=1), columns / longest) if longest else 1
+    names = [f"stage {stage}" for stage in range(timeline.schedule.stages)]
+    for stage, name in enumerate(names):
+        drawn = _row(timeline, stage, scale).ljust(round(timeline.makespan * scale))
+        # It keeps micro-batches for their backward work.
+        told = f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
+        rows.append(f"{name:{max(map(len, names))}}  {drawn}  {told}")
+    return "\n".join(rows) + "\n"
 
 
 def _row(timeline: ScheduleTimeline, stage: int, scale: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -88,27 +88,23 @@ def is_member(tracer: Tracer, left: Any, right: Any) -> Any:
         known = not is_graph_value(left)
         if any(left is item or (known and not is_graph_value(item) and left == item) for item in right):
             return True
-        return _equals_any(tracer, left, right)
+        # A tensor of one element may equal an item that is known only at run time.
+        met: Any = False
+        for item in right:
+            if not all(isinstance(value, Value | Tensor | bool | int | float) for value in (left, item)):
+                continue
+            one, other = tracer.value(left), tracer.value(item)
+            if not one.tensor_type.size == other.tensor_type.size == 1:
+                continue
+            equal = reshape(tracer, tracer.emit(tracer.op("Equal"), one, other), ())
+            met = equal if met is False else tracer.emit(tracer.op("LogicalOr"), met, equal)
+        return met
     try:
         return left in right
     except TypeError as error:
         raise tracer.error(f"'in': {error}", kind=kind_of(error)) from None
     except ValueError:
         raise tracer.error("'in': an array equals nothing as a whole", kind=ValueError) from None
-
-
-def _equals_any(tracer: Tracer, left: Any, items: Sequence[Any]) -> Any:
-    """Return whether a tensor of one element equals one of these; False if none of them can be compared with it."""
-    met: Any = False
-    for item in items:
-        if not all(isinstance(value, Value | Tensor | bool | int | float) for value in (left, item)):
-            continue
-        one, other = tracer.value(left), tracer.value(item)
-        if not one.tensor_type.size == other.tensor_type.size == 1:
-            continue
-        equal = reshape(tracer, tracer.emit(tracer.op("Equal"), one, other), ())
-        met = equal if met is False else tracer.emit(tracer.op("LogicalOr"), met, equal)
-    return met
 
 
 def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> Any:
