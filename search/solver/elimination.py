@@ -369,7 +369,16 @@ class Labels:
         steps = reversed([*zip(*(problem.buckets for problem in self.problems), strict=True)])
         self.steps: list[tuple[Bucket, ...]] = [buckets for buckets in steps if priced.sizes[buckets[0].variable] > 1]
         self.sizes = plain.sizes
-        self._open = self._open_variables()
+        self._open: list[list[int]] = []
+        """For every step, the decided variables that occur in a table of a later step."""
+        open_ones: set[int] = set()
+        for buckets in reversed(self.steps):
+            self._open.append(sorted(open_ones))
+            for bucket in buckets:
+                for factor in (*bucket.factors, *bucket.messages):
+                    open_ones.update(factor.variables)
+            open_ones.discard(buckets[0].variable)
+        self._open.reverse()
 
     def search(self, best: float, enough: float, width: int) -> tuple[tuple[int, ...] | None, float, float]:
         """Return (values, cost, bound): the cheapest assignment found below `best`, or None, and a lower bound, at most
@@ -437,18 +446,6 @@ class Labels:
             values[buckets[0].variable] = int(choices[label])
             label = int(parents[label])
         return tuple(values)
-
-    def _open_variables(self) -> list[list[int]]:
-        """Return, for every step, the decided variables that occur in a table of a later step."""
-        found: list[list[int]] = []
-        open_ones: set[int] = set()
-        for buckets in reversed(self.steps):
-            found.append(sorted(open_ones))
-            for bucket in buckets:
-                for factor in (*bucket.factors, *bucket.messages):
-                    open_ones.update(factor.variables)
-            open_ones.discard(buckets[0].variable)
-        return list(reversed(found))
 
     def _added(self, bucket: Bucket, values: Mapping[int, Any]) -> Any:
         """Return [label, choice]: increase of a label's bound by the decision on a bucket's variable."""

@@ -80,7 +80,11 @@ class StageBounds:
         places = walk.schedule.placement
         hops = np.concatenate([[0], np.cumsum([a != b for a, b in pairwise(places)])]) * message
         self.least = np.stack([self._of_chunk(walk, chunk, hops) for chunk in range(way.parts)])
-        self.behind = self._remaining_bounds()
+        # [chunk, first unit]: a lower bound for this chunk and all after it, over all their boundaries.
+        self.behind = np.full((way.parts + 1, count + 1), np.inf)
+        self.behind[way.parts, count] = 0.0
+        for chunk in reversed(range(way.parts)):
+            self.behind[chunk] = np.maximum(self.least[chunk], self.behind[chunk + 1][None, :]).min(axis=1)
 
     def _of_chunk(self, walk: Walk, chunk: int, hops: np.ndarray) -> np.ndarray:
         count, parts = self.costs.count, self.way.parts
@@ -120,15 +124,6 @@ class StageBounds:
     def _work(self, counts: _Counts) -> np.ndarray:
         """Return [first, end]: seconds of these actions."""
         return sum((count * each for count, each in zip(counts, self._own, strict=True)), np.zeros(()))
-
-    def _remaining_bounds(self) -> np.ndarray:
-        """Return [chunk, first unit]: lower bound for this chunk and the following ones over all their boundaries."""
-        parts, count = self.way.parts, self.costs.count
-        found = np.full((parts + 1, count + 1), np.inf)
-        found[parts, count] = 0.0
-        for chunk in reversed(range(parts)):
-            found[chunk] = np.maximum(self.least[chunk], found[chunk + 1][None, :]).min(axis=1)
-        return found
 
     @property
     def of_all(self) -> float:
