@@ -73,7 +73,10 @@ def _join(graph: Graph, forward: Node, backward: Node) -> None:
     for parameter, value in zip(second.parameters[behind:], backward.inputs[behind:], strict=True):
         _shared_parameter(captured, inside, parameter, value)
     second.replace(inside)
-    kept = _read_results(graph, forward, backward)
+    # Results of the forward loop that are read outside of the backward loop.
+    elements = {n: n.op.index for n in graph.nodes if _is_element(n, forward)}  # type: ignore[attr-defined]  # TupleGetItem
+    read = [v for node in graph.nodes if node is not backward for v in node.inputs if v in elements]
+    kept = sorted({elements[v] for v in (*read, *graph.results) if v in elements})  # type: ignore[index]  # a node
     joint = Graph(first.name)
     joint.returns_tuple = True
     joint.parameters = [p for p, _ in (*carried, *scanned, *captured)]
@@ -98,13 +101,6 @@ def _shared_parameter(
         known.append((parameter, value))
     else:
         inside[parameter] = found
-
-
-def _read_results(graph: Graph, forward: Node, backward: Node) -> list[int]:
-    """Return the numbers of the forward loop's results that are read outside the backward loop."""
-    elements = {n: n.op.index for n in graph.nodes if _is_element(n, forward)}  # type: ignore[attr-defined]  # TupleGetItem
-    read = [v for node in graph.nodes if node is not backward for v in node.inputs if v in elements]
-    return sorted({elements[v] for v in (*read, *graph.results) if v in elements})  # type: ignore[index]  # a node
 
 
 def _replace(

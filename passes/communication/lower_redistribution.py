@@ -76,7 +76,16 @@ def _lowered(b: Builder, node: Node) -> Value | None:
     b.like(node).phase = node.phase
     if isinstance(node.type, StackType):
         return _lower_entries(b, node, node.op, node.type)
-    return _lower_tensor(b, node, node.op)
+    value, type, layout = node.inputs[0], node.tensor_type, node.op.source
+    for step in plan(node.op.source, node.op.target, type.shape, type.dtype.itemsize).steps:
+        sent, value = emit_collective(b, step.op, value, layout, node.name)
+        layout = sent.layout = value.layout = step.layout
+        sent.attrs.update(node.attrs)
+        if step.scale != 1.0:
+            value = b.emit(Mul(), value, b.constant(step.scale, type.dtype), name=node.name)
+            value.layout = step.layout
+            value.attrs["reason"] = "a mean is the sum of the partial values divided by their number"
+    return value
 
 
 def _lower_entries(b: Builder, node: Node, op: Redistribute, type: StackType) -> Value:
@@ -100,19 +109,6 @@ def _lower_entries(b: Builder, node: Node, op: Redistribute, type: StackType) ->
     found = b.emit(TupleGetItem(0), loop, name=node.name)
     found.layout = op.target
     return found
-
-
-def _lower_tensor(b: Builder, node: Node, op: Redistribute) -> Value:
-    value, type, layout = node.inputs[0], node.tensor_type, op.source
-    for step in plan(op.source, op.target, type.shape, type.dtype.itemsize).steps:
-        sent, value = emit_collective(b, step.op, value, layout, node.name)
-        layout = sent.layout = value.layout = step.layout
-        sent.attrs.update(node.attrs)
-        if step.scale != 1.0:
-            value = b.emit(Mul(), value, b.constant(step.scale, type.dtype), name=node.name)
-            value.layout = step.layout
-            value.attrs["reason"] = "a mean is the sum of the partial values divided by their number"
-    return value
 
 
 def _of_collective(node: Node) -> float:

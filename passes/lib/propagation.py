@@ -94,7 +94,11 @@ def _spread_from(search: Search, forward: list[Node], first: Way) -> None:
     if not known:
         data = [p for p in search.graph.parameters if p.kind == "input"]
         if all(isinstance(p.layout, Layout) and p.layout.is_replicated for p in data):
-            _share_out(search, forward, set(data))
+            # Without a strategy all ranks would compute the same on the global batch.
+            for node in forward:
+                rule = search.rules[node]
+                if rule is not None and rule.outputs[0] and any(v in data for v in node.inputs):
+                    search.take(node, batch_choice(node, rule, search.ranks), "the data")
         known = {*data, *(node for node in forward if node.in_layouts is not None)}
     directions = (first, _decide_upstream if first is _decide_downstream else _decide_downstream)
     changed = True
@@ -143,15 +147,6 @@ def _decide_upstream(search: Search, forward: list[Node], known: set[Value]) -> 
             known.add(node)
             changed = True
     return changed
-
-
-def _share_out(search: Search, forward: list[Node], data: set[Value]) -> None:
-    """Shard the operators that read the data along the batch, if the script gives no strategy and every rank has the
-    global batch: otherwise all ranks would compute the same."""
-    for node in forward:
-        rule = search.rules[node]
-        if rule is not None and rule.outputs[0] and any(v in data for v in node.inputs):
-            search.take(node, batch_choice(node, rule, search.ranks), "the data")
 
 
 def _origin(node: Node, around: Iterable[Value]) -> str:

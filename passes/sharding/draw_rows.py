@@ -40,7 +40,14 @@ class DrawRows(Pass):
 
 def random_rows(graph: Graph) -> dict[Node, Rows]:
     """Return the places of the ranks' rows in the results of operators that draw, of those that have rows."""
-    fed = _fed_inputs(graph)
+    # Of these inputs every rank feeds rows of its own.
+    fed: dict[Value, Rows] = {}
+    for parameter in graph.parameters:
+        layout = parameter.layout
+        if isinstance(parameter, Parameter) and parameter.kind == "input" and isinstance(layout, Layout):
+            sharded = [d for d, axes in enumerate(layout.dims) if axes]
+            if sharded:
+                fed[parameter] = sharded[0], 1
     draws = [node for node in graph.nodes if draws_by_place(node.op)]
     pinned: dict[Value, Rows] = {}
     while True:
@@ -50,15 +57,3 @@ def random_rows(graph: Graph) -> dict[Node, Rows]:
         if guessed is None:
             return found
         pinned[guessed] = FIRST
-
-
-def _fed_inputs(graph: Graph) -> dict[Value, Rows]:
-    """Return the inputs of which every rank feeds rows of its own."""
-    found: dict[Value, Rows] = {}
-    for parameter in graph.parameters:
-        layout = parameter.layout
-        if isinstance(parameter, Parameter) and parameter.kind == "input" and isinstance(layout, Layout):
-            sharded = [d for d, axes in enumerate(layout.dims) if axes]
-            if sharded:
-                found[parameter] = sharded[0], 1
-    return found
