@@ -40,7 +40,10 @@ class PublicFinder:
     ) -> importlib.machinery.ModuleSpec | None:
         first, _, rest = fullname.partition(".")
         if first == _OWN and rest in SHARED:
-            return _shared_spec(fullname, path)
+            spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+            if spec is not None and spec.origin is not None:
+                spec.loader = _SharedLoader(fullname, spec.origin)
+            return spec
         if first != self.first or self.leaves(rest):
             return None
         if home_of(rest) is None:
@@ -175,13 +178,6 @@ class _SharedLoader(importlib.machinery.SourceFileLoader):
         package = module.__name__.partition(".")[2]
         module.__dict__["__getattr__"] = functools.partial(find_public, package)
         module.__dict__["__dir__"] = lambda: dir(importlib.import_module(home_of(package) or _OWN))
-
-
-def _shared_spec(name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
-    spec = importlib.machinery.PathFinder.find_spec(name, path)
-    if spec is not None and spec.origin is not None:
-        spec.loader = _SharedLoader(name, spec.origin)
-    return spec
 
 
 def install_public() -> None:

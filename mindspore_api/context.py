@@ -139,13 +139,6 @@ def set_auto_parallel_context(**values: Any) -> None:
     found = checked("set_auto_parallel_context", PARALLEL, values)
     session = state.current()
     note_asked(session.asked, "set_auto_parallel_context", PARALLEL, found)
-    found = _with_other_names(found)
-    note_places(session.set_at, PARALLEL, found)
-    session.parallel.update(found)
-
-
-def _with_other_names(found: dict[str, Any]) -> dict[str, Any]:
-    found = dict(found)
     if "full_batch" in found:
         found["full_batch_is_set"] = True
         found.setdefault("dataset_strategy", "full_batch" if found["full_batch"] else "data_parallel")
@@ -155,7 +148,8 @@ def _with_other_names(found: dict[str, Any]) -> dict[str, Any]:
         found.setdefault("search_mode", found["auto_parallel_search_mode"])
     if found.get("sharding_propagation"):
         found.setdefault("search_mode", "sharding_propagation")
-    return found
+    note_places(session.set_at, PARALLEL, found)
+    session.parallel.update(found)
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:

@@ -174,18 +174,16 @@ class Cell(CellState):
         elif isinstance(value, Primitive):
             value.instance_name = "" if value.is_shared else name
         elif isinstance(value, (list, tuple)):
-            self._register_items(name, value)
-
-    def _register_items(self, name: str, items: Iterable[Any]) -> None:
-        place = f"{type(self).__name__}.{name}"
-        require_distinct_names((f"{place}[{i}]", item) for i, item in enumerate(items) if isinstance(item, Parameter))
-        for i, item in enumerate(items):
-            if isinstance(item, Parameter):
-                self._members.add(name)
-                self._insert(f"{name}.{i}", item, own=not item.owned)
-            elif isinstance(item, Cell):
-                self._members.add(name)
-                self._adopt(f"{name}.{i}", item)
+            place = f"{type(self).__name__}.{name}"
+            parameters = ((f"{place}[{i}]", item) for i, item in enumerate(value) if isinstance(item, Parameter))
+            require_distinct_names(parameters)
+            for i, item in enumerate(value):
+                if isinstance(item, Parameter):
+                    self._members.add(name)
+                    self._insert(f"{name}.{i}", item, own=not item.owned)
+                elif isinstance(item, Cell):
+                    self._members.add(name)
+                    self._adopt(f"{name}.{i}", item)
 
     def _insert(self, name: str, parameter: Parameter, own: bool = True) -> None:
         if parameter.name == UNNAMED:

@@ -437,7 +437,13 @@ class Model:
         """
         listeners = callbacks_of(callbacks)
         for listener in listeners:
-            _check_newer("Model.fit", listener)
+            older = [method for method in OLDER if method in vars(type(listener))]
+            if older and not _is_own(listener):
+                raise ApiValueError(
+                    f"Model.fit: {type(listener).__name__} overrides {', '.join(older)}, which training and evaluation "
+                    "both call",
+                    [f"override on_train_{older[0]} or on_eval_{older[0]} instead"],
+                )
         when = _frequency(valid_frequency)
         evaluation = None if valid_dataset is None else self._evaluation("Model.fit")
         valid = None if evaluation is None else (evaluation, valid_dataset, when)
@@ -657,13 +663,3 @@ def _frequency(value: Any) -> Any:
 
 def _is_own(listener: Callback) -> bool:
     return type(listener).__module__.startswith("mspc.")
-
-
-def _check_newer(name: str, listener: Callback) -> None:
-    """Raise ValueError for a callback of a script with methods that training and evaluation would both call."""
-    older = [method for method in OLDER if method in vars(type(listener))]
-    if older and not _is_own(listener):
-        raise ApiValueError(
-            f"{name}: {type(listener).__name__} overrides {', '.join(older)}, which training and evaluation both call",
-            [f"override on_train_{older[0]} or on_eval_{older[0]} instead"],
-        )
