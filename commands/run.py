@@ -3,8 +3,6 @@
 Imports nothing heavy at the top: a rank sets its number of BLAS threads before NumPy is loaded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

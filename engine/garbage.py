@@ -1,7 +1,5 @@
 """Settings of Python's garbage collection while graphs are compiled."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Reading of facts from a target of the user: the folder of a compile, a text graph, a plan."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

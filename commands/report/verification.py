@@ -1,7 +1,5 @@
 """Output of `mspc verify`: the table, the origin of its numbers, and the verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mspc demo` writes a small project and carries out its README step by step."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

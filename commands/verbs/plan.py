@@ -1,7 +1,5 @@
 """This module declares the options of `mspc plan`. It imports its work when it is called."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Bound the number of scores of an attention without a look at its operands."""
 
-from __future__ import annotations
-
 import math
 
 from mspc.ir.graph import Node

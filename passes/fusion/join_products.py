@@ -15,8 +15,6 @@ order, but a reader of a product waits until all of them are there; no collectiv
 are summed in another order, and the sum of those for x is rounded once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -10,8 +10,6 @@ with gaps, and a fused operator along rows tensors of its whole rows. All others
 that one of them touches has none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Layouts in which loops carry values, and how often loops repeat."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 
