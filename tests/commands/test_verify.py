@@ -33,15 +33,8 @@ class Net(nn.Cell):
         self.matmul = ops.MatMul(){shard}
     def construct(self, x):
         return self.matmul(x, self.w)
-class Loss(nn.Cell):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-        self.loss = nn.MSELoss()
-    def construct(self, x, y):
-        return self.loss(self.net(x), y)
 net = Net()
-step = nn.TrainOneStepCell(Loss(net), nn.Momentum(net.trainable_params(), 0.1, 0.9))
+step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))
 step(Tensor(np.ones([2, 8]), ms.float32), Tensor(np.ones([2, 4]), ms.float32))
 """
 

@@ -200,6 +200,10 @@ def _scattered(reduce: str | None) -> Callable[..., Any]:
     return judge
 
 
+def _scatter_names(name: str) -> tuple[str, ...]:
+    return f"ops.TensorScatter{name.title()}", f"ops.tensor_scatter_{name}", f"Tensor.scatter_{name}"
+
+
 _ROWS = [[drawn(5, 3), np.array([[4], [0], [2]], np.int32), drawn(3, 3)]]
 _TWICE = [*_ROWS, [drawn(5, 3), np.array([[1], [1], [2]], np.int32), drawn(3, 3)]]
 _IDS = [[drawn(5, 3), np.array([0, 2, 2, 0, 3], np.int32)], [np.zeros((5, 3)), np.array([0, 2, -1, 0, 3], np.int32)]]
@@ -210,34 +214,13 @@ SCATTERED = [
     judged(("ops.UnsortedSegmentSum", "ops.unsorted_segment_sum"), _segments("sum", 0.0), _IDS, (4,), (6,)),
     judged(("ops.TensorScatterUpdate", "ops.tensor_scatter_update"), _scattered(None), _ROWS),
     judged(("ops.TensorScatterAdd", "ops.tensor_scatter_add"), _scattered("sum"), _TWICE),
-    judged(
-        ("ops.TensorScatterSub", "ops.tensor_scatter_sub", "Tensor.scatter_sub"),
-        lambda x, i, u: _scattered("sum")(x, i, -u),
-        _TWICE,
-    ),
-    judged(
-        ("ops.TensorScatterMul", "ops.tensor_scatter_mul", "Tensor.scatter_mul"),
-        _scattered("prod"),
-        _TWICE,
-        gradient=False,
-    ),
-    judged(
-        ("ops.TensorScatterDiv", "ops.tensor_scatter_div", "Tensor.scatter_div"),
-        lambda x, i, u: _scattered("prod")(x, i, 1 / u),
-        _TWICE,
-        gradient=False,
-    ),
-    judged(
-        ("ops.TensorScatterMax", "ops.tensor_scatter_max", "Tensor.scatter_max"),
-        _scattered("amax"),
-        _TWICE,
-        gradient=False,
-    ),
-    judged(
-        ("ops.TensorScatterMin", "ops.tensor_scatter_min", "Tensor.scatter_min"),
-        _scattered("amin"),
-        _TWICE,
-        gradient=False,
+    judged(_scatter_names("sub"), lambda x, i, u: _scattered("sum")(x, i, -u), _TWICE),
+    *(
+        judged(_scatter_names(name), judge, _TWICE, gradient=False)
+        for name, judge in {
+            "mul": _scattered("prod"), "div": lambda x, i, u: _scattered("prod")(x, i, 1 / u),
+            "max": _scattered("amax"), "min": _scattered("amin"),
+        }.items()
     ),
     judged(
         ("ops.ScatterNd", "ops.scatter_nd"),

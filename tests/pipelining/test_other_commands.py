@@ -19,6 +19,15 @@ from tests.compiled_scripts import NETWORKS, QUIET, CompileOptions, compile_targ
 from tests.errors import error_of
 from tests.texts import IMPORTS
 
+NET = """\
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = Layer(0), Layer(1)
+    def construct(self, x):
+        return self.last(self.first(x)).sum()
+cell = nn.PipelineCell(Net(), 4)
+"""
 SCRIPT = IMPORTS + """
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2, OTHERS)
 class Layer(nn.Cell):
@@ -28,14 +37,7 @@ class Layer(nn.Cell):
         self.pipeline_stage = stage
     def construct(self, x):
         return ops.relu(ops.matmul(x, self.w))
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = Layer(0), Layer(1)
-    def construct(self, x):
-        return self.last(self.first(x)).sum()
-cell = nn.PipelineCell(Net(), 4)
-step = nn.TrainOneStepCell(cell, nn.SGD(cell.trainable_params(), 0.1))
+""" + NET + """step = nn.TrainOneStepCell(cell, nn.SGD(cell.trainable_params(), 0.1))
 step(Tensor(np.ones((8, 4), np.float32)))
 """
 
@@ -203,14 +205,7 @@ class Layer(nn.Cell):
         self.pipeline_stage = stage
     def construct(self, x):
         return ops.tanh(self.matmul(x, self.w))
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = Layer(0), Layer(1)
-    def construct(self, x):
-        return self.last(self.first(x)).sum()
-cell = nn.PipelineCell(Net(), 4)
-optimizer = nn.Momentum(cell.trainable_params(), 0.1, 0.9)
+""" + NET + """optimizer = nn.Momentum(cell.trainable_params(), 0.1, 0.9)
 optimizer.offload()
 step = nn.TrainOneStepCell(cell, optimizer)
 for x in np.load("data.npz")["inputs0"].reshape(2, 8, 4):

@@ -1,8 +1,11 @@
 """Messages of stages: rings of keys, values along residuals, and joined matmuls."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,22 +116,28 @@ class Net(nn.Cell):
         return ((x - y) ** 2).mean()
 
 
-def sent(schedule: str, places: tuple[int, ...]) -> Counter[tuple[int, int]]:
-    """How many messages of micro-batches go from each stage to each other one."""
-    settings = {"pipeline_stages": STAGES, "pipeline_config": {"pipeline_scheduler": schedule}}
+@contextmanager
+def compiled_stages(schedule: str, stages: int, net: nn.Cell, parts: int, batch: tuple[int, int]) -> Iterator[Any]:
+    """Compile a step of a network of stages on two batches of ones."""
+    settings = {"pipeline_stages": stages, "pipeline_config": {"pipeline_scheduler": schedule}}
     mspc.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, **settings)
     try:
-        cell = nn.PipelineCell(Net(places), PARTS)
+        cell = nn.PipelineCell(net, parts)
         step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.1, 0.9))
-        batch = Tensor(np.ones((ROWS * PARTS, WIDTH), np.float32))
-        compiled = compile_call(step, (batch, batch), Config.from_context(context.freeze(step), STAGES))
+        rows = Tensor(np.ones(batch, np.float32))
+        yield compile_call(step, (rows, rows), Config.from_context(context.freeze(step), stages))
+    finally:
+        mspc.reset_auto_parallel_context()
+
+
+def sent(schedule: str, places: tuple[int, ...]) -> Counter[tuple[int, int]]:
+    """How many messages of micro-batches go from each stage to each other one."""
+    with compiled_stages(schedule, STAGES, Net(places), PARTS, (ROWS * PARTS, WIDTH)) as compiled:
         found: Counter[tuple[int, int]] = Counter()
         for rank in range(STAGES):
             ops_of_rank = [node.op for node in compiled.rank_graph(rank).nodes]
             found.update((rank, op.stage) for op in ops_of_rank if isinstance(op, SendToStage) and op.micro_batch >= 0)
         return found
-    finally:
-        mspc.reset_auto_parallel_context()
 
 
 @pytest.mark.parametrize(("schedule", "places"), [
@@ -277,19 +286,12 @@ class Folded(MemoryLayer):
 @cache
 def graphs(schedule: str, parts: int, layer: type[MemoryLayer] = MemoryLayer, behind: str = "execute") -> list[Graph]:
     """The graphs of the stages' ranks for so many micro-batches of ROWS rows, behind a pass."""
-    settings = {"pipeline_stages": MEMORY_STAGES, "pipeline_config": {"pipeline_scheduler": schedule}}
-    mspc.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, **settings)
-    try:
-        cell = nn.PipelineCell(MemoryNet(layer), parts)
-        step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.1, 0.9))
-        batch = Tensor(np.ones((MEMORY_ROWS * parts, MEMORY_WIDTH), np.float32))
-        compiled = compile_call(step, (batch, batch), Config.from_context(context.freeze(step), MEMORY_STAGES))
+    batch = MEMORY_ROWS * parts, MEMORY_WIDTH
+    with compiled_stages(schedule, MEMORY_STAGES, MemoryNet(layer), parts, batch) as compiled:
         found: list[Graph] = []
         for rank in range(MEMORY_STAGES):
             compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (behind,))
         return found
-    finally:
-        mspc.reset_auto_parallel_context()
 
 
 def planned(graph: Graph) -> int:

@@ -326,14 +326,6 @@ def test_what_stays_with_numpy() -> None:
 
 
 @pytest.mark.thorough
-def test_two_functions_serve_all_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[int] = []
-    functions_of = program.functions_of
-
-    def counted(sources: Any, *rest: Any) -> Any:
-        compiled.append(len(sources))
-        return functions_of(sources, *rest)
-
-    monkeypatch.setattr(program, "functions_of", counted)
+def test_two_functions_serve_all_forms(compiled: list[int]) -> None:
     loops(list(itertools.chain(*map(calls_of, NAMED.values()))))
     assert compiled == [2]

@@ -243,14 +243,6 @@ def test_what_needs_no_columns_or_has_few_positions_stays_with_blas(cases: list[
     assert sorted(loops(cases, all_of_them=False)) == compiled
 
 
-def test_two_functions_serve_all_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[int] = []
-    functions_of = program.functions_of
-
-    def counted(sources: Any, *rest: Any) -> Any:
-        compiled.append(len(sources))
-        return functions_of(sources, *rest)
-
-    monkeypatch.setattr(program, "functions_of", counted)
+def test_two_functions_serve_all_convolutions(compiled: list[int]) -> None:
     loops([case for cases in NAMED.values() for case in cases])
     assert compiled == [2]

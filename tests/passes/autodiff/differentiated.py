@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
-from mspc.ops.control.regions import RegionOp, emit_regions
+from mspc.ir.graph import Builder, Graph, Parameter, Value
+from mspc.ops.control.regions import RegionOp
+from mspc.ops.control.structural import items
 from tests.executors import Executor, Grad, NumPyBackend, OneRank, Simplify
 from tests.graphs import BOOL, FLOAT64, INT64, REGISTRY, TensorType, check_graph, parse, print_graph
-from tests.operators import Gradient, ReduceSum, TupleGetItem
+from tests.operators import Gradient, ReduceSum
+from tests.runtime.region_graphs import run_graphs as region
 
 COUNT = TensorType(INT64, ())
 CONDITION = TensorType(BOOL, ())
@@ -32,12 +34,6 @@ def graph(name: str, types: Sequence[TensorType], body: Body, weights: int = 0) 
     made.returns_tuple = True
     made.verify()
     return made
-
-
-def region(b: Builder, op: RegionOp, inputs: Sequence[Value], *regions: Graph) -> list[Value]:
-    """The results of a node that runs graphs, one by one."""
-    node: Node = emit_regions(b, op, inputs, regions)
-    return [b.emit(TupleGetItem(i), node) for i in range(len(node.type.elements))]  # type: ignore[attr-defined]  # tuple
 
 
 def total_of(op: RegionOp, types: Sequence[TensorType], *regions: Graph, weights: int = 1) -> Graph:
@@ -75,7 +71,7 @@ def with_gradients(make: Callable[[], Graph], wanted: Sequence[int], outputs: in
     made = make()
     b = Builder(made)
     request = b.emit(Gradient(outputs=outputs), *made.results[:outputs], *(made.parameters[i] for i in wanted))
-    made.results = [b.emit(TupleGetItem(i), request) for i in range(len(wanted))]
+    made.results = list(items(b, request, len(wanted)))
     return made
 
 

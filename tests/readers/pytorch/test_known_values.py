@@ -85,26 +85,25 @@ def test_an_attention_is_told_what_its_mask_says(
     np.testing.assert_allclose(network(Tensor(x)).asnumpy(), expected(x, seen), rtol=1e-5, atol=1e-6)
 
 
-def test_a_mask_that_is_added_is_told_too(tmp_path: Path) -> None:
-    made = program("le")
-    made.node("aten.where.Scalar", {"condition": "spread", "self": 0.0, "other": -3.4e38},
+def with_added(compared: str, hidden: float, value: str) -> Exported:
+    """A second attention, to whose scores `hidden` is added where the mask is not set."""
+    made = program(compared)
+    made.node("aten.where.Scalar", {"condition": "spread", "self": 0.0, "other": hidden},
               {"added": (F, (2, 1, SIZE, SIZE))})  # fmt: skip
-    arguments = {"query": "x", "key": "x", "value": "result", "attn_mask": "added"}
+    arguments = {"query": "x", "key": "x", "value": value, "attn_mask": "added"}
     made.node("aten.scaled_dot_product_attention.default", arguments, {"second": (F, (2, 1, SIZE, 4))})
     made.output("second", "second")
-    _, graph = traced(made, tmp_path)
+    return made
+
+
+def test_a_mask_that_is_added_is_told_too(tmp_path: Path) -> None:
+    _, graph = traced(with_added("le", -3.4e38, "result"), tmp_path)
     attentions = [node for node in graph.nodes if node.op.name == "FlashAttentionScore"]
     assert [(node.op.sparse_mode, len(node.inputs)) for node in attentions] == [(2, 3)] * 2
 
 
 def test_a_query_that_all_is_hidden_from_by_finite_numbers_looks_at_all_alike(tmp_path: Path) -> None:
-    made = program("lt")
-    made.node("aten.where.Scalar", {"condition": "spread", "self": 0.0, "other": -1e9},
-              {"added": (F, (2, 1, SIZE, SIZE))})  # fmt: skip
-    arguments = {"query": "x", "key": "x", "value": "x", "attn_mask": "added"}
-    made.node("aten.scaled_dot_product_attention.default", arguments, {"second": (F, (2, 1, SIZE, 4))})
-    made.output("second", "second")
-    network, _ = traced(made, tmp_path)
+    network, _ = traced(with_added("lt", -1e9, "x"), tmp_path)
     x = np.random.default_rng(1).normal(size=(2, 1, SIZE, 4)).astype(np.float32)
     rows, columns = place()
     found = network(Tensor(x))[1].asnumpy()
