@@ -75,16 +75,6 @@ class MatmulSizes:
     pieces: int = 1
 
     @property
-    def is_deep(self) -> bool:
-        """Whether it sums many more terms than its result has rows and columns."""
-        return self.summed >= DEPTH * math.sqrt(self.rows * self.columns)
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether its result is one row or column of blocks."""
-        return self.batch == 1 and min(self.rows, self.columns) <= BLOCK < max(self.rows, self.columns)
-
-    @property
     def filled_up(self) -> float:
         """Operations of kernels that compute complete blocks of the result."""
         rows, columns = (-(-n // BLOCK) * BLOCK for n in (self.rows, self.columns))
@@ -129,9 +119,9 @@ def _kind_of_product(node: Node, sizes: MatmulSizes | None) -> str:
     even = _even_bytes(node)
     if even < LOADED:
         return UNEVEN[max(even, min(UNEVEN))]
-    if sizes.is_flat:
-        return FLAT
-    return DEEP if sizes.is_deep else PRODUCTS
+    if sizes.batch == 1 and min(sizes.rows, sizes.columns) <= BLOCK < max(sizes.rows, sizes.columns):
+        return FLAT  # its result is one row or column of blocks
+    return DEEP if sizes.summed >= DEPTH * math.sqrt(sizes.rows * sizes.columns) else PRODUCTS
 
 
 def kinds_of_slices(node: Node) -> tuple[str, ...]:
