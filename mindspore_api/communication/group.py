@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import ranks_listed
-from mspc.mindspore_api import state
-from mspc.mindspore_api.checks import whole
+from mspc.mindspore_api import checks, state
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.mindspore_api.setting_kind import Setting, note_places, say_once, table
 from mspc.sharding.groups import WORLD_GROUPS
@@ -154,7 +153,7 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
     `init()`; TypeError if the number is no integer; ValueError if there is no such group or rank."""
     require_init("get_world_rank_from_group_rank")
     ranks = ranks_of(group)
-    whole("get_world_rank_from_group_rank: group_rank_id", group_rank_id)
+    checks.whole("get_world_rank_from_group_rank: group_rank_id", group_rank_id)
     if not 0 <= group_rank_id < len(ranks):
         raise ApiValueError(
             f"get_world_rank_from_group_rank: group {group!r} has {len(ranks)} ranks; "
@@ -167,7 +166,7 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
     """Return the number in the group of a rank of the job. Raise as `get_world_rank_from_group_rank`."""
     require_init("get_group_rank_from_world_rank")
     ranks = ranks_of(group)
-    whole("get_group_rank_from_world_rank: world_rank_id", world_rank_id)
+    checks.whole("get_group_rank_from_world_rank: world_rank_id", world_rank_id)
     check_member("get_group_rank_from_world_rank", "rank", world_rank_id, group)
     return ranks.index(world_rank_id)
 

@@ -6,8 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from mspc.ir.types import FLOAT32
-from mspc.mindspore_api import ops
-from mspc.mindspore_api.checks import whole
+from mspc.mindspore_api import checks, ops
 from mspc.mindspore_api.common.initializers import HeUniform, Uniform
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
@@ -43,8 +42,7 @@ class _Convolution(Cell):
         self.kernel_size = self._sizes("kernel_size", kernel_size)
         self.stride = self._sizes("stride", stride)
         self.dilation = self._sizes("dilation", dilation)
-        if self.dims == 1:
-            padding = (0, 0, whole(f"{name}: padding", padding), padding)
+        padding = (0, 0, checks.whole(f"{name}: padding", padding), padding) if self.dims == 1 else padding
         self.pad_mode, self.padding = pad_mode, _padding(name, padding, len(self.kernel_size), pad_mode)
         self.output_padding = _more(name, output_padding, self.stride, self.dilation, pad_mode)
         self.has_bias = flag(name, "has_bias", has_bias)

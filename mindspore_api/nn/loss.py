@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.mindspore_api import ops
-from mspc.mindspore_api.checks import whole
+from mspc.mindspore_api import checks, ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
@@ -111,7 +110,7 @@ class CrossEntropyLoss(LossBase):
     ) -> None:  # fmt: skip
         super().__init__(reduction)
         self.weight = class_weight("CrossEntropyLoss", weight)
-        self.ignore_index = whole("CrossEntropyLoss: ignore_index", ignore_index)
+        self.ignore_index = checks.whole("CrossEntropyLoss: ignore_index", ignore_index)
         if not 0.0 <= label_smoothing <= 1.0:
             raise ApiValueError(f"CrossEntropyLoss: label_smoothing {label_smoothing} must be in [0, 1]")
         self.label_smoothing = label_smoothing
@@ -131,7 +130,7 @@ class NLLLoss(LossBase):
     def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
         self.weight = class_weight("NLLLoss", weight)
-        self.ignore_index = whole("NLLLoss: ignore_index", ignore_index)
+        self.ignore_index = checks.whole("NLLLoss: ignore_index", ignore_index)
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.nll_loss(logits, labels, self.weight, self.ignore_index, self.reduction)
