@@ -57,6 +57,15 @@ class RunContext:
         return self._stop
 
 
+def _older(name: str) -> Callable[[Any, RunContext], None]:
+    """Return the method of training and of evaluation that calls the one with this older name."""
+
+    def call(self: Callback, run_context: RunContext) -> None:
+        getattr(self, name)(run_context)
+
+    return call
+
+
 class Callback:
     """Base of callbacks with the methods that Model calls; subclasses override the methods they need.
 
@@ -76,41 +85,12 @@ class Callback:
     def step_end(self, run_context: RunContext) -> None: ...
     def end(self, run_context: RunContext) -> None: ...
 
-    def on_train_begin(self, run_context: RunContext) -> None:
-        self.begin(run_context)
-
-    def on_train_epoch_begin(self, run_context: RunContext) -> None:
-        self.epoch_begin(run_context)
-
-    def on_train_epoch_end(self, run_context: RunContext) -> None:
-        self.epoch_end(run_context)
-
-    def on_train_step_begin(self, run_context: RunContext) -> None:
-        self.step_begin(run_context)
-
-    def on_train_step_end(self, run_context: RunContext) -> None:
-        self.step_end(run_context)
-
-    def on_train_end(self, run_context: RunContext) -> None:
-        self.end(run_context)
-
-    def on_eval_begin(self, run_context: RunContext) -> None:
-        self.begin(run_context)
-
-    def on_eval_epoch_begin(self, run_context: RunContext) -> None:
-        self.epoch_begin(run_context)
-
-    def on_eval_epoch_end(self, run_context: RunContext) -> None:
-        self.epoch_end(run_context)
-
-    def on_eval_step_begin(self, run_context: RunContext) -> None:
-        self.step_begin(run_context)
-
-    def on_eval_step_end(self, run_context: RunContext) -> None:
-        self.step_end(run_context)
-
-    def on_eval_end(self, run_context: RunContext) -> None:
-        self.end(run_context)
+    on_train_begin = on_eval_begin = _older("begin")
+    on_train_epoch_begin = on_eval_epoch_begin = _older("epoch_begin")
+    on_train_epoch_end = on_eval_epoch_end = _older("epoch_end")
+    on_train_step_begin = on_eval_step_begin = _older("step_begin")
+    on_train_step_end = on_eval_step_end = _older("step_end")
+    on_train_end = on_eval_end = _older("end")
 
 
 OLDER = ("begin", "end", "epoch_begin", "epoch_end", "step_begin", "step_end")
