@@ -108,15 +108,13 @@ def kind_of_work(node: Node) -> str:
     """Return the kind of a node's matmuls, as used in the rates of a machine."""
     op = node.op
     assert isinstance(op, Op)
-    if op.work == PRODUCTS:
-        return _kind_of_product(node, product_of(node))
-    return _form_of(op, tuple(operand_types(node))) + op.work
-
-
-def _kind_of_product(node: Node, sizes: MatmulSizes | None) -> str:
+    if op.work != PRODUCTS:
+        return _form_of(op, tuple(operand_types(node))) + op.work
+    sizes = product_of(node)
     if sizes is None:
         return PRODUCTS
-    even = _even_bytes(node)
+    # The bytes of which the rows of all matrices in memory are multiples.
+    even = math.gcd(LOADED, *map(_row_bytes, (*node.inputs[:2], node)))
     if even < LOADED:
         return UNEVEN[max(even, min(UNEVEN))]
     if sizes.batch == 1 and min(sizes.rows, sizes.columns) <= BLOCK < max(sizes.rows, sizes.columns):
@@ -158,11 +156,6 @@ def _share(queries: int, keys: int, low: int | None, high: int | None, block: in
         end = keys if high is None else max(0, min(keys, last + high + 1))
         seen += max(0, -(-end // block) - begin) * block * block
     return seen / (queries * keys) if seen else 1.0
-
-
-def _even_bytes(node: Node) -> int:
-    """Return the number of bytes of which the rows of all matrices in memory are multiples; at most `LOADED`."""
-    return math.gcd(LOADED, *map(_row_bytes, (*node.inputs[:2], node)))
 
 
 def _row_bytes(value: Value) -> int:
