@@ -33,7 +33,7 @@ class Generator:
     def seed(self) -> int:
         """Begin a sequence with a random seed, and return the seed."""
         self.manual_seed(secrets.randbits(32))
-        return self._seed
+        return self.initial_seed()
 
     def initial_seed(self) -> int:
         """Return the seed of the sequence."""
@@ -69,10 +69,6 @@ class _OfTheScript(Generator):
     def manual_seed(self, seed: int) -> Generator:
         set_seed(checked_seed("manual_seed", seed))
         return self
-
-    def seed(self) -> int:
-        set_seed(secrets.randbits(32))
-        return self.initial_seed()
 
     def initial_seed(self) -> int:
         seed = get_seed()

@@ -127,7 +127,9 @@ def _rows_in(path: str, module: str) -> Iterator[IndexRow]:
         text = "\n".join((text, *lines[number : _end(lines, number)]))
         word, _, rest = text.partition(" ")
         if word == "use":
-            uses |= _used(rest)
+            home, _, names = rest.partition(":")
+            pairs = [name.partition("=") for name in names.split()]
+            uses |= {own: (home, target or own) for own, _, target in pairs}
         elif word == "from":
             yield from _pointing(path, number, module, "", rest, uses)
         elif text.startswith("hidden from "):
@@ -138,12 +140,6 @@ def _rows_in(path: str, module: str) -> Iterator[IndexRow]:
                 one = text if several is None else text.replace(several[0], own).replace("{}", own)
                 kind = one.partition(":")[0]
                 yield (_told if kind in _TOLD else _called)(path, number, module, one, own, uses)
-
-
-def _used(text: str) -> Uses:
-    home, _, names = text.partition(":")
-    pairs = [name.partition("=") for name in names.split()]
-    return {own: (home, target or own) for own, _, target in pairs}
 
 
 def _called(path: str, line: int, module: str, text: str, word: str, uses: Uses) -> IndexRow:

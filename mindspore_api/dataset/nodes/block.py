@@ -95,9 +95,8 @@ def _joined(columns: Sequence[Column]) -> Column:
 def picked(rows: Sequence[tuple[Block, int]]) -> Block:
     """Return a block of rows taken from several blocks, in the given order."""
     blocks = list({id(block): block for block, _ in rows}.values())
-    columns: list[Column] = []
-    for place in range(len(blocks[0].columns)):
-        columns.append(_joined([block.columns[place][i : i + 1] for block, i in rows]))
+    places = range(len(blocks[0].columns))
+    columns = [_joined([block.columns[place][i : i + 1] for block, i in rows]) for place in places]
     positions = None
     if all(block.positions is not None for block in blocks):
         positions = np.array([block.positions[i] for block, i in rows if block.positions is not None])
