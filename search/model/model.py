@@ -382,11 +382,6 @@ def values_with_gradients(search: Search) -> set[Value]:
     return found
 
 
-def is_state(value: Value) -> bool:
-    """Return whether a value is a parameter or a constant, which is stored in the layout that its readers need."""
-    return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
-
-
 SHARED = 1 << 13
 """Maximum number of elements of the table of a value, its copy and a reader, up to which copies are separate
 variables."""
@@ -436,7 +431,9 @@ class CostModel:
         for node in self.nodes:
             variable = self._operator(node)
             runs = self.turns.runs(node)
-            key = (*(self.source(v) for v in node.inputs if not is_state(v)), self.search.rules[node], runs)
+            # Parameters and constants are stored in the layout that their readers need.
+            made = [v for v in node.inputs if isinstance(v, Node) or (isinstance(v, Parameter) and v.kind == "input")]
+            key = (*map(self.source, made), self.search.rules[node], runs)
             if node.in_layouts is not None or variable.size**3 <= SHARED or len(key) < 3:
                 self.of[node] = self.add(variable)
             else:  # equal operators, such as the three matmuls before an attention, share a variable

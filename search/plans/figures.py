@@ -168,15 +168,15 @@ def executed_graph(compiled: Compiled, rank: int) -> Graph:
     return run_graph(compiled.rank_graph(rank), lambda scalar: float(parameters[scalar.name].array))[0]
 
 
-def memory_of(graph: Graph, captured: CapturedCall, device: str) -> int:
+def memory_of(graph: Graph, device: str) -> int:
     """Return the bytes at the peak of a rank's step, including kernel workspaces outside the memory plan."""
-    return peak_of(graph) + workspace(graph, captured, device)
+    return peak_of(graph) + workspace(graph, device)
 
 
-def plan_memory_of(compiled: Compiled, rank: int, captured: CapturedCall, asked: PlanRequest) -> PlanMemory:
+def plan_memory_of(compiled: Compiled, rank: int, asked: PlanRequest) -> PlanMemory:
     """Return the memory of a program on a rank."""
     graph = executed_graph(compiled, rank)
-    workspace_bytes = workspace(graph, captured, compiled.config.device)
+    workspace_bytes = workspace(graph, compiled.config.device)
     step = StreamTimeline(graph, asked.machine).total
     return PlanMemory(peak_of(graph) + workspace_bytes, workspace_bytes, step, graph)
 
@@ -186,7 +186,7 @@ def on_host_of(graph: Graph) -> int:
     return plan_memory(graph).on_host if asks_for_host(graph) else 0
 
 
-def workspace(graph: Graph, captured: CapturedCall, device: str) -> int:
+def workspace(graph: Graph, device: str) -> int:
     """Return the bytes of kernel workspaces outside the memory plan; 0 on the CPU."""
     return workspace_bytes(graph) if device == "GPU" else 0
 
@@ -200,7 +200,7 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
     """Return the costs of a compiled launch. Raise MspcError if it exceeds a memory limit other than 0."""
     loads = rank_loads(compiled, asked.machine)
     graph = executed_graph(compiled, loads.slowest)
-    memory = memory_of(graph, captured, compiled.config.device)
+    memory = memory_of(graph, compiled.config.device)
     if 0 < limit < memory:
         raise MspcError(over_limit(memory, limit))
     return figures_of(name, compiled, loads, graph, memory, asked)
@@ -350,7 +350,7 @@ class SearchedNetwork:
         return compiled
 
     def _smaller_limits(self) -> list[int]:
-        peak = memory_of(executed_graph(self.plain, 0), self.network.captured, self.network.config.device)
+        peak = memory_of(executed_graph(self.plain, 0), self.network.config.device)
         return [int(peak * share) for share in SHARES]
 
     def _near(self, limit: int) -> Compiled | None:
@@ -384,7 +384,7 @@ class SearchedNetwork:
     def _cost_of(self, values: Values) -> PlanCost:
         program = self.problem.compiled(values)
         rank = rank_loads(program, self.asked.machine).slowest
-        taken = plan_memory_of(program, rank, self.network.captured, self.asked)
+        taken = plan_memory_of(program, rank, self.asked)
         return PlanCost(taken.bytes, taken.step, len(taken.graph.nodes))
 
     def _fastest_of(self, front: CompiledFront) -> Compiled | None:
@@ -400,7 +400,7 @@ class SearchedNetwork:
         """Return the search's plan within the memory limit. Raise MspcError if none was found."""
 
         def taken(program: Compiled, rank: int) -> PlanMemory:
-            return plan_memory_of(program, rank, self.network.captured, self.asked)
+            return plan_memory_of(program, rank, self.asked)
 
         def busiest(program: Compiled) -> int:
             self._busiest = program, rank_loads(program, self.asked.machine)

@@ -319,13 +319,13 @@ class FittedWay:
         return self.network.compiled(way, decide=on_host.mark)
 
     def _measured(self, compiled: Compiled) -> PlanMemory:
-        return plan_memory_of(compiled, rank_loads(compiled, self.asked.machine).slowest, self.captured, self.asked)
+        return plan_memory_of(compiled, rank_loads(compiled, self.asked.machine).slowest, self.asked)
 
     def _program(self, way: Alternative, words: str = "", compiled: Compiled | None = None) -> _Program:
         compiled = compiled or self.network.compiled(way)
         loads = rank_loads(compiled, self.asked.machine)
         graph = executed_graph(compiled, loads.slowest)
-        memory = memory_of(graph, self.captured, compiled.config.device)
+        memory = memory_of(graph, compiled.config.device)
         return _Program(way, words, compiled, loads, graph, memory)
 
     def _figures(self, program: _Program) -> PlanResult:

@@ -29,7 +29,7 @@ from mspc.ir.text.families import each_of_cells
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.control.regions import MakeStack, nodes_with_times
 from mspc.ops.control.structural import MakeTuple, extracted_elements
-from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
+from mspc.output.stage_times import predicted_times, stage_times, timeline_of
 from mspc.passes.lib.propagation import sharded_further
 from mspc.passes.lib.schedules import (
     BACKWARD,
@@ -41,16 +41,14 @@ from mspc.passes.lib.schedules import (
 )
 from mspc.passes.lib.stage_placement import chosen_schedule
 from mspc.plans.files.plan_file import PlanFile, StagePlan, together
-from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.degrees import Degrees, degrees_of
-from mspc.search.plans.figures import count_of, max_bytes_sent, on_host_of, workspace
+from mspc.search.plans.figures import count_of, max_bytes_sent, memory_of, on_host_of
 from mspc.search.plans.limited import has_device_memory
 from mspc.search.stages.network import StagedNetwork, Unit, plan_of
 from mspc.search.stages.problem import (
     Boundaries,
     SeparateCosts,
     UnitCosts,
-    Walk,
     Way,
     host_bytes,
     saved_micro_batches,
@@ -380,7 +378,7 @@ def _costs(compiled: Compiled, part: int, machine: Machine, network: StagedNetwo
         count = 1 + max(int(node.attrs[MICRO_BATCH]) for node in graph.nodes if WORK in node.attrs)
         during = saved_micro_batches(chosen_schedule(compiled.graph.attrs, count), part)[:, :, 0]
         most = (during @ np.array([saved - late, late, between, totals])).max()
-        work = max(0.0, memory_of(graph, network, compiled) - stored - most)
+        work = max(0.0, memory_of(graph, compiled.config.device) - stored - most)
     leaves = 0.0
     if memory and not network.is_folded and has_device_memory(compiled.config.device):
         leaves = values_of(graph, [name for unit in network.units for name in unit.cells])
@@ -398,11 +396,6 @@ def _costs(compiled: Compiled, part: int, machine: Machine, network: StagedNetwo
 def bytes_of(graph: Graph) -> float:
     """Return the bytes that a rank sends in a step."""
     return sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph))
-
-
-def memory_of(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
-    """Return the bytes of a rank at its peak, including device memory outside the memory plan."""
-    return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)
 
 
 def _of_units(
@@ -532,7 +525,11 @@ def compiled_row(
     ]
     graphs = {stage: compiled.rank_graph(stage * compiled.config.ranks) for stage in sorted(set(alike))}
     known = {stage: predicted_times(graph, machine) for stage, graph in graphs.items()}
-    of_stages = [_of_chunks(known[like], walk, like, stage) for stage, like in enumerate(alike)]
+    chunks_of, placement = walk.schedule.chunks_of, walk.schedule.placement
+    of_stages = [  # a stage does the same work on its own chunks as the one that it is like
+        known[like].like(dict(zip(chunks_of(like), chunks_of(stage), strict=True)), like, stage, placement)
+        for stage, like in enumerate(alike)
+    ]
     times = timeline_of(compiled.graph.attrs, of_stages)
     row = StageRow(
         name, network.config.ranks, way.stages, way.name, way.micro_batches,
@@ -540,7 +537,7 @@ def compiled_row(
         times.makespan,
         sum(map(times.idle_share, range(way.stages))) / way.stages,
         max_bytes_sent(compiled, graphs, machine),
-        max(memory_of(graph, network, compiled) for graph in graphs.values()),
+        max(memory_of(graph, compiled.config.device) for graph in graphs.values()),
         compiled=len(graphs), mesh=_mesh(network, way), cut_further=count_of(compiled.strategies.parameters),
         recompute=tuple(compiled.strategies.recomputed),
         degrees=degrees_of(compiled),
@@ -599,9 +596,3 @@ def predicted_row(
 def _mesh(network: StagedNetwork, way: Way) -> str:
     """Return the mesh of a way's searched layouts; "" for any mesh, or if the layouts were not searched."""
     return "" if way.tensor else network.config.search_terms.mesh
-
-
-def _of_chunks(times: StageTimes, walk: Walk, like: int, stage: int) -> StageTimes:
-    """Return the times of a stage, given those of a stage that does the same work on its own chunks."""
-    own = dict(zip(walk.schedule.chunks_of(like), walk.schedule.chunks_of(stage), strict=True))
-    return times.like(own, like, stage, walk.schedule.placement)

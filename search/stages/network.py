@@ -68,7 +68,14 @@ def units_of(loop: Node, free: bool = False) -> list[Unit]:
     frozen = {inside for inside, p in given if isinstance(p, Parameter) and p.kind == "parameter" and not p.trainable}
     nodes = [node for node in body.nodes if node.phase == "forward"]
     places = [scope_of_node(node) for node in nodes]
-    parts = _joined_by_name([*_parts(places, 0, len(nodes), _root(places))])
+    # The calls of a cell that is called again, and all parts in between, are one unit.
+    parts: list[_Part] = []
+    for part in _parts(places, 0, len(nodes), _root(places)):
+        same = next((i for i, each in enumerate(parts) if set(each.scopes) & set(part.scopes)), None)
+        if same is None:
+            parts.append(part)
+        else:
+            parts[same:] = [_join([*parts[same:], part])]
     parts = _joined_by_crossings(parts, nodes)
     units: list[Unit] = []
     for part in parts:
@@ -140,18 +147,6 @@ def _parts(places: Sequence[str], first: int, end: int, scope: str) -> Iterator[
 def _class(scope: str) -> str:
     """Return the class of a cell, the last part of its scope."""
     return scope.rpartition("-")[2].rpartition("/")[2]
-
-
-def _joined_by_name(parts: Sequence[_Part]) -> list[_Part]:
-    """Merge the calls of a cell that is called again, and all parts in between, into one unit."""
-    found: list[_Part] = []
-    for part in parts:
-        same = next((i for i, each in enumerate(found) if set(each.scopes) & set(part.scopes)), None)
-        if same is None:
-            found.append(part)
-        else:
-            found[same:] = [_join([*found[same:], part])]
-    return found
 
 
 def _joined_by_crossings(parts: Sequence[_Part], nodes: Sequence[Node]) -> list[_Part]:
@@ -331,7 +326,14 @@ class AskedStages:
         impossible."""
         ranks, units = network.config.ranks, len(network.units)
         counts = list(self.micro_batches or [network.micro_batches])
-        _check_rows(network, counts, bool(self.micro_batches))
+        rows = network.rows
+        for count in self.micro_batches if rows else ():
+            if rows % count:
+                legal = [each for each in range(1, min(rows, 4 * max(counts)) + 1) if rows % each == 0]
+                raise MspcError(
+                    f"--micro-batches {count} does not divide the {rows} rows of the batch",
+                    notes=[f"they can be cut into {listed(legal)}"], kind=ValueError,
+                )  # fmt: skip
         if not self.stages:
             most = min(units, max(counts), ranks)
             found = [s for s in range(1, most + 1) if ranks % s == 0 and self.fits(s, ranks)]
@@ -379,17 +381,6 @@ def check_divides(stages: int, ranks: int) -> None:
 def size_of_mesh(mesh: str) -> int:
     """Return the number of ranks of a mesh such as "8x4"."""
     return math.prod(map(int, mesh.split("x")))
-
-
-def _check_rows(network: StagedNetwork, counts: Sequence[int], are_given: bool) -> None:
-    rows = network.rows
-    for count in counts if rows and are_given else ():
-        if rows % count:
-            legal = [each for each in range(1, min(rows, 4 * max(counts)) + 1) if rows % each == 0]
-            raise MspcError(
-                f"--micro-batches {count} does not divide the {rows} rows of the batch",
-                notes=[f"they can be cut into {listed(legal)}"], kind=ValueError,
-            )  # fmt: skip
 
 
 def script_boundaries(network: StagedNetwork, stages: int) -> Boundaries | None:

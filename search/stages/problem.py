@@ -281,9 +281,8 @@ class Walk:
         made."""
         rows = {FORWARD: 0, BACKWARD: 1, INPUT_GRADIENT: 2, WEIGHT_GRADIENT: 3}
         for _, stage, action in sorted(spans, key=lambda span: span[:2]):
-            read: list[tuple[int, bool]] = []
-            for value in reads(action, self.schedule.chunks):
-                read.append((numbers[value], self.schedule.placement[value[1]] != stage))
+            values = reads(action, self.schedule.chunks)
+            read = [(numbers[value], self.schedule.placement[value[1]] != stage) for value in values]
             made = makes(action)
             first = len(numbers)
             numbers |= {value: first + i for i, value in enumerate(made)}
