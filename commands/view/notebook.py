@@ -1,5 +1,7 @@
 """`mspc.view(...)` shows the page of `mspc view` in the cell of a notebook."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from html import escape

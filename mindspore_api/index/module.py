@@ -39,7 +39,6 @@ def places_of(module: str) -> dict[str, tuple[str, str]]:
 
 
 def _defined(home: str) -> dict[str, tuple[str, str]]:
-
     return {name: (place, name) for name, place in defined_in(home).items()}
 
 

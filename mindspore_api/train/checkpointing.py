@@ -129,7 +129,6 @@ class ModelCheckpoint(Callback):
     on_eval_step_end = on_eval_end = on_eval_begin
 
     def _ranks(self, param: CallbackParam) -> Ranks:
-        
         session = state.current()
         network = param.get("train_network")
         together = network is not None and share_a_run(network)
@@ -143,7 +142,6 @@ class ModelCheckpoint(Callback):
         return bool(ranks.all(float(due))[0])  # the clock of one rank decides for all
 
     def _saver(self, folder: Path, prefix: str, param: CallbackParam) -> Saver:
-
         if (folder, prefix) not in self._savers:
             self._savers[folder, prefix] = Saver(self._config, folder, prefix, self._ranks(param))
         return self._savers[folder, prefix]

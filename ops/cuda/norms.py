@@ -184,7 +184,6 @@ def launch_joined(device: Device, gathered: Array, moving: tuple[Array, Array], 
 
 
 def _per_channel(kernel: Kernel, channels: int, given: tuple[Array, ...]) -> Launch:
-
     return partial(kernel, -(-channels // _BLOCK), _BLOCK, given)
 
 
