@@ -1,5 +1,7 @@
 """Files with the slices of one rank each: assembled by a strategy file, and rewritten for other strategies."""
 
+from __future__ import annotations
+
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

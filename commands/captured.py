@@ -1,5 +1,7 @@
 """Folders of `mspc capture` as targets of commands: the steps that PyTorch runs on each rank."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import re

@@ -1,5 +1,7 @@
 """`mspc ckpt` shows the contents of checkpoints, compares two of them, and converts checkpoints."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

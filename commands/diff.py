@@ -1,5 +1,7 @@
 """`mspc diff` compares two compiles, dumps or plans."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from pathlib import Path
 

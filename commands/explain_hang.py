@@ -1,5 +1,7 @@
 """`mspc explain-hang`: the rank that made a job hang, from the records of its ranks."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
 import tempfile

@@ -1,5 +1,7 @@
 """`mspc opt` reads a text graph, runs passes on it and prints the result, for tests and for people."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 

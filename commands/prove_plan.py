@@ -1,5 +1,7 @@
 """Proof of a plan's degrees: `verify --scale` of a model with the sizes of the configuration, at small sizes."""
 
+from __future__ import annotations
+
 import math
 import shutil
 import tempfile

@@ -1,5 +1,7 @@
 """Plugin with the fixture `mspc_budget`. pytest loads it if mspc is installed."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

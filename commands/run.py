@@ -3,6 +3,8 @@
 Imports nothing heavy at the top: a rank sets its number of BLAS threads before NumPy is loaded.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys

@@ -1,5 +1,7 @@
 """StableHLO programs as targets of commands: texts that JAX writes, and functions that give a lowered step."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

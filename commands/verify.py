@@ -1,6 +1,8 @@
 """`mspc verify` runs some steps on one device and on N simulated ranks, which must compute the same numbers.
 `--scale` proves programs of many ranks at small sizes."""
 
+from __future__ import annotations
+
 import gc
 import itertools
 import math

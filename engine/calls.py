@@ -1,5 +1,7 @@
 """Execution of called cells: compiles a target once per argument types, and runs this rank's graph."""
 
+from __future__ import annotations
+
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Call handler of scripts started by plain Python, alone or under mpirun."""
 
+from __future__ import annotations
+
 import atexit
 import os
 import sys

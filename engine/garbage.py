@@ -1,5 +1,7 @@
 """Settings of Python's garbage collection while graphs are compiled."""
 
+from __future__ import annotations
+
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager

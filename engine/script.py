@@ -1,5 +1,7 @@
 """Execution of a user's script as `python script.py` would, with errors reported at the script's lines."""
 
+from __future__ import annotations
+
 import ast
 import builtins
 import importlib

@@ -1,5 +1,7 @@
 """Simulation of ranks for `--simulate`: every rank runs the whole script in a thread of this process, one at a time."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import random

@@ -1,5 +1,7 @@
 """Text form of the timeline of a schedule, and its wording, which `mspc view` also uses."""
 
+from __future__ import annotations
+
 from mspc.passes.lib.schedules import Action, Schedule
 from mspc.passes.lib.timeline import ScheduleTimeline, Span, StepTail, name_of
 

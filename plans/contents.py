@@ -1,6 +1,8 @@
 """Contents of strategy and group files, taken from a graph with final layouts; and the strategies of a plan file, given
 to a graph that was read. The pass `shard_by_plan` applies the rest of a plan."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from mspc.ir.diagnostics import MspcError

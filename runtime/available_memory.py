@@ -1,5 +1,7 @@
 """Check of this machine's memory against the inputs and parameters of a rank's graph: a file may ask for any shape."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress

@@ -1,5 +1,7 @@
 """Execution of a graph's nodes as compiled loops, if there is a C++ compiler and the graph is large enough."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from threading import Thread
 from typing import Any

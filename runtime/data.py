@@ -1,5 +1,7 @@
 """Inputs of `mspc run DIR`: global arrays of an npz file, or synthetic ones, sliced for a rank."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Executor of one rank's graph: runs the prepared instructions in order and frees every value at its last use."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -16,6 +16,8 @@ Operators declare the operands that they overwrite, nodes their phase. The rest 
   values of updates.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types

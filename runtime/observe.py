@@ -4,6 +4,8 @@ Graphs of micro-batches also run node by node: those of a loop over micro-batche
 stage's program. Their random numbers are those of the calls.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

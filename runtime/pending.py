@@ -1,5 +1,7 @@
 """Pending results, which may still be in transit from a device."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

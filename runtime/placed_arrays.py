@@ -3,6 +3,8 @@
 NumPy is imported inside functions, because the device is chosen before any array is made.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 Array = Any

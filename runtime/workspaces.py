@@ -2,6 +2,8 @@
 convolutions and attention, reserved before the first step, so that a plan's estimate and the device agree. On a CPU:
 memory that a kernel allocates while it runs."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Names of rank groups as MindSpore's dumps print them: `"<size>-<hash of the ranks>"`."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 WORLD_GROUPS = ("hccl_world_group", "nccl_world_group", "mccl_world_group")

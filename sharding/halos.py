@@ -3,6 +3,8 @@
 Tensors are [batch, channels, ...]; the remaining dimensions are those of the image. Pure arithmetic, as in `pieces`.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Sequence
 

@@ -1,5 +1,7 @@
 """Runs one rank of `mspc verify --mpi`, started by mpirun: `python -m mspc.verify.mpi_rank FOLDER`."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from typing import Any

@@ -4,6 +4,8 @@ They must be others in every step, in every iteration of a loop and for every ca
 the part of the elements that its operator names, and scale them by it; uniform numbers must have their mean.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import fields, replace

@@ -1,5 +1,7 @@
 """Tables of a comparison, for a terminal and for a page."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
 from mspc.commands.comparison.all_differences import (

@@ -1,5 +1,7 @@
 """Reading of facts from a target of the user: the folder of a compile, a text graph, a plan."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

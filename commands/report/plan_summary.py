@@ -1,5 +1,7 @@
 """A plan in one sentence of common terms, next to the best usual plan that fits; notes below a table of plans."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 

@@ -3,6 +3,8 @@
 Equal nodes of repeated layers are one row, and a result of several tensors is summarized; the trace has every node.
 """
 
+from __future__ import annotations
+
 import resource
 import sys
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Output of `mspc verify --scale`: the compared values, the reduced sizes, and the verdict."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Standard streams of a command. If they are closed, full or no longer read, the command ends without a traceback."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import io

@@ -1,5 +1,7 @@
 """Output of `mspc verify`: the table, the origin of its numbers, and the verdict."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """This module declares the options of `mspc check`. It imports its work when it is called."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated
 

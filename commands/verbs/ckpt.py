@@ -1,6 +1,8 @@
 """This module declares the options of `mspc ckpt show | diff | merge | transform | check`. Each imports its work when
 it is called."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated

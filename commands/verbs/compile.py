@@ -1,5 +1,7 @@
 """This module declares the options of `mspc compile`. It imports its work when it is called."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated

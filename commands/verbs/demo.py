@@ -1,5 +1,7 @@
 """`mspc demo` writes a small project and carries out its README step by step."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import textwrap

@@ -1,5 +1,7 @@
 """This module declares the options of `mspc diff`. It imports its work when it is called."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Annotated
 

@@ -1,5 +1,7 @@
 """Graphs in the form of the page: one column for every fact of the nodes, so that a fact costs one number per node."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,7 @@
 """The page of `mspc explain-hang`: the calls of the ranks around the fault, a row per rank."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path

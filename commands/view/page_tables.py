@@ -1,5 +1,7 @@
 """Tables of the page: texts, types, layouts and call stacks are stored once, and nodes refer to them by number."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Sequence
 from typing import Any
 

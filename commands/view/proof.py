@@ -1,5 +1,7 @@
 """Results of `mspc verify --scale` for a compile, in the form of the page."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Mapping

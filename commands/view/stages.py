@@ -1,5 +1,7 @@
 """Stages of a pipeline in the form of the page: the times of their micro-batches, their waits and their messages."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Chains of elementwise operators, with the reductions that close them, are one CUDA kernel each."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Collection, Sequence

@@ -5,6 +5,8 @@ There are no atomics, and the order of additions is fixed on one kind of GPU. In
 value may affect taps that do not read it.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

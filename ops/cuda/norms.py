@@ -1,5 +1,7 @@
 """CUDA kernels of LayerNorm's gradients, which load rows into shared memory during computation, and of batch norm."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 from typing import Any

@@ -1,5 +1,7 @@
 """These CUDA kernels run along lines of a tensor: scans, and the largest elements in their order."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -5,6 +5,8 @@ of one member. Members of different sizes share a launch, and scalars are read f
 that is only read may be columns of a larger matrix.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -5,6 +5,8 @@ A thread makes some adjacent channels of one position. A gradient is gathered: e
 windows that contain it, so that there are no atomics and the order is fixed.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -1,5 +1,7 @@
 """Operations that the views of arrays, their indices and products are made of."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -2,6 +2,8 @@
 
 Kernels run on arrays that write operations. Ranks whose programs are equal but for attributes share their operators."""
 
+from __future__ import annotations
+
 import operator
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence

@@ -6,6 +6,8 @@ Output: an error at the line of the operator
 Networks without gradients and cells that are recomputed, which store nothing by intent, are not checked.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph, Node, Value
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.lib.host_memory import cell_of

@@ -6,6 +6,8 @@ forward operator it belongs to. A node that runs regions gets regions that also 
 gradients read, and a backward node that runs the gradients of these regions (`passes/lib/region_gradients.py`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value

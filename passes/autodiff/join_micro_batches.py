@@ -9,6 +9,8 @@ This needs a second loop whose operands do not depend on results of the first
 except through its scanned operands, and two loops that carry only sums. Other loops stay.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value, free_name
 from mspc.ops.control.regions import Scan, body_of, make_names_unique, with_effects
 from mspc.ops.control.structural import TupleGetItem

@@ -15,6 +15,8 @@ AllReduce. Scales are equal on all ranks, so a Redistribute of a quantized tenso
 parallel mode each rank has its own graph, and scales for its own rows.
 """
 
+from __future__ import annotations
+
 from typing import Any, cast
 
 from mspc.analysis.aliasing import Updates

@@ -9,6 +9,8 @@ since. An operator that is marked itself, `{recompute: true}`, is computed again
 strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive.recompute()`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 

@@ -8,6 +8,8 @@ Output: the forward operators of the cell with `cnode_attrs: {recompute: "Defaul
 It makes a usual plan fit a limit of memory, if a plan's file would name the cells.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType
 from mspc.passes.autodiff.recompute import Recompute

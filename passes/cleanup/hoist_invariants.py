@@ -13,6 +13,8 @@ Before gradients are taken, so that the iterations add up the gradient of the mo
 graph that asks for gradients itself.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 

@@ -4,6 +4,8 @@ Input:  `While` whose body has `%0 = Concat(%para_wq, %para_wk, %para_wv)`, whic
 Output: `%1 = Concat(%wq, %wk, %wv)` before `While`, which hands it in
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.hoist_invariants import hoist

@@ -12,6 +12,8 @@ The header's `computation_communication_fusion_level` restricts it: 0 nowhere, 1
 both.
 """
 
+from __future__ import annotations
+
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value

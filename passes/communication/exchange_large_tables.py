@@ -4,6 +4,8 @@ The hosts read the numbers of rows for each rank while a step runs, and
 launch them in rounds: that takes time, and splits the step into two CUDA graphs.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.communication.exchange_rows import exchange

@@ -11,6 +11,8 @@ before their sum, whenever that sends fewer bytes. A rule of factors cannot say 
 lie along one axis, and yet no rank has the rows it reads.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

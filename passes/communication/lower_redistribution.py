@@ -4,6 +4,8 @@ Input:  `%3 = Redistribute(%2)` from `(2, 4) [0, -] sum[1]` to `(2, 4) [0, 1]`
 Output: `%3 = ReduceScatter(%2) {mesh: (2, 4), axes: (1), axis: 1}`; types stay global, groups are still mesh axes.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import cast

@@ -8,6 +8,8 @@ own, too. Regions are opened: a gradient may be computed in a loop or a branch, 
 in the region that computes it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value

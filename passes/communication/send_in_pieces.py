@@ -15,6 +15,8 @@ makes for this collective alone is sliced. The number of pieces depends only on 
 take from the graph that they share (`choose_pieces`).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace

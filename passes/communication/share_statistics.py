@@ -6,6 +6,8 @@ Output: the same with `groups: ((0, 1, ..., 7))`: its mean and variance are thos
 So a step on many ranks equals one device's on all rows. An operator that has groups of its own keeps them.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph
 from mspc.ops.op import Op
 from mspc.passes.base import GLOBAL, Pass

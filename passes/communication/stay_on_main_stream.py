@@ -8,6 +8,8 @@ The sums of batch statistics over several ranks are of this kind. All ranks see 
 they decide alike.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from mspc.analysis.aliasing import SHADOW

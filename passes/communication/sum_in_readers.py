@@ -9,6 +9,8 @@ All ranks see the same nodes in the same order, so they decide alike. If ranks d
 reduction runs as it would without the attribute. With more ranks each would read all parts of all others.
 """
 
+from __future__ import annotations
+
 import math
 
 from mspc.ir.graph import Graph, Node, operand_types

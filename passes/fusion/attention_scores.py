@@ -1,5 +1,7 @@
 """Bound the number of scores of an attention without a look at its operands."""
 
+from __future__ import annotations
+
 import math
 
 from mspc.ir.graph import Node

@@ -8,6 +8,8 @@ Operators that want their channels last begin it, and their readers follow as fa
 network in which more bytes would be moved than convolutions move themselves stays as it is.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph, element_types
 from mspc.ops.convolution.window import last_order
 from mspc.ops.memory_order import MemoryOrder

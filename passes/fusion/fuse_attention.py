@@ -27,6 +27,8 @@ beside a mask or an addend that may hide keys, too, stays an operand.
 An operator that reads keys and values of repeated heads, also one that a network has itself, reads each head once.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

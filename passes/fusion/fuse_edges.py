@@ -9,6 +9,8 @@ Gather(%dout, %targets)))` over the rows' elements, becomes `EdgeProducts`. Look
 GatherNd by the first dimension, sums their gradients, segment sums, TensorScatterAdd and extrema of rows.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence

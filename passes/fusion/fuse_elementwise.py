@@ -8,6 +8,8 @@ or trailing dimensions close it (in `fuse_rows` over any adjacent ones). A view 
 after the group.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import cast

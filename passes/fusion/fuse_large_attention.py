@@ -5,6 +5,8 @@ number of heads do not count, so that a graph of a rank's rows and one of the gl
 Fewer scores are fused if strategies shard the queries: ranks exchange slices of the sequence in one operator alone.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph
 from mspc.passes.base import Pass
 from mspc.passes.fusion.attention_scores import may_be_attention, may_shard_queries

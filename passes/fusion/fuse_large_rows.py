@@ -4,6 +4,8 @@ There fused rows are compiled loops, which pass over memory less often. Small gr
 elementwise lines block by block and over rows line after line.
 """
 
+from __future__ import annotations
+
 from mspc.analysis.aliasing import step_elements
 from mspc.ir.graph import Graph
 from mspc.passes.base import WHOLE, Pass

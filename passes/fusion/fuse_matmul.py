@@ -13,6 +13,8 @@ gradients over micro-batches. Else the sum is better part of the kernel that wor
 A reader that nobody needs would keep its product apart, so the graph is cleaned first: once for all passes that follow.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property

@@ -9,6 +9,8 @@ too: of two tensors whose sum is normalised, of the gradient in x and one other 
 of the norm's result. On GPUs `split_norm` takes LayerNorm apart before, and the gradients are left.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from mspc.ir.graph import Graph, Node, Value, element_types

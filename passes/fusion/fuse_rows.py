@@ -9,6 +9,8 @@ like), be broadcast, and depend on positions alone (classes, masks). A broadcast
 before its broadcast.
 """
 
+from __future__ import annotations
+
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph
 from mspc.passes.base import Pass

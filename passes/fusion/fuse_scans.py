@@ -7,6 +7,8 @@ A value is computed in all scans that read it, if nothing else reads it and fewe
 the last dimension load packs of stored elements, and stay as they are.
 """
 
+from __future__ import annotations
+
 import math
 from typing import cast
 

@@ -9,6 +9,8 @@ as many rows, of as many elements, in the same types; the tables may differ in s
 member. A cast that alone reads a lookup becomes part of it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Mapping
 
 from mspc.ir.graph import Graph, Node, operand_types

@@ -9,6 +9,8 @@ as far as they can (`reordering`): rotary positions, norms of heads, slices. It 
 `pack_attention` leaves. A graph in which more bytes would be moved than before stays as it is.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph
 from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.nn.attention_base import HEADS_BEHIND, AttentionOp

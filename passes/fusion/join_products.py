@@ -15,6 +15,8 @@ order, but a reader of a product waits until all of them are there; no collectiv
 are summed in another order, and the sum of those for x is rounded once.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

@@ -9,6 +9,8 @@ gradients, as if a network takes the steps of a sequence one by one, or query, k
 terms of the sum are added.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from mspc.ir.graph import Graph, Node, Value

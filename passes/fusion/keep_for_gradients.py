@@ -18,6 +18,8 @@ taken back. Recomputation inside kernels has been decided in `recompute_elementw
 this pass. In the end `join_recomputed` saves passes if kernels of the gradients read the same.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from itertools import pairwise

@@ -11,6 +11,8 @@ narrowed again is read as it was. Nothing is done twice: a cast passes an operat
 take it so, and if no more elements are converted on the other side; it passes a view of memory in any case.
 """
 
+from __future__ import annotations
+
 from collections.abc import Generator
 from typing import Any, TypeGuard, cast
 

@@ -9,6 +9,8 @@ So networks that write `ops.matmul(x, w)`, or `x @ w`, compile like those with l
 which follows, knows products of rows. It runs on a rank's graph.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.tensor.reshape import Reshape

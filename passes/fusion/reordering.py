@@ -6,6 +6,8 @@ script's, costs nothing: it is another order of the same memory. Values are move
 say, once for all of these.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

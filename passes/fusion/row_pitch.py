@@ -10,6 +10,8 @@ with gaps, and a fused operator along rows tensors of its whole rows. All others
 that one of them touches has none.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 

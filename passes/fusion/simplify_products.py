@@ -13,6 +13,8 @@ dimensions, the rest of it remains if the last dimension then stays in its place
 nothing is sharded any more.
 """
 
+from __future__ import annotations
+
 from collections.abc import Generator, Hashable, Sequence
 from dataclasses import replace
 from typing import Any

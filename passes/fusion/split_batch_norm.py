@@ -9,6 +9,8 @@ all. The gradient becomes two sums and one product; their operands are computed 
 memory.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -7,6 +7,8 @@ Output: `%1 = DropoutMask()`, `%2 = DropoutGrad(%x, %1)`: the product fuses with
 The bits are those of Dropout on any number of ranks.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph
 from mspc.ops.random.dropout import Dropout
 from mspc.passes.base import Pass

@@ -10,6 +10,8 @@ apart for its gradient's sake: this computes it again from numbers of rows, and 
 Operators of a few long rows stay, and gradients do (`fuse_norm`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import cast
 

@@ -9,6 +9,8 @@ addend was repeated over the batch or over heads. Other terms of the sum are add
 the sum may read the terms. A Cast between both is made after the sum.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import cast
 

@@ -8,6 +8,8 @@ The gradient is never in memory, and only indexed rows of the table are read and
 collective does, stays. Members of groups are taken one by one.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

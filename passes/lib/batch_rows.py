@@ -1,5 +1,7 @@
 """Rows of the batch: which values are sharded along it, and which rows of them a rank has."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -10,6 +10,8 @@ before few collectives too, and of few reductions: all ranks run collectives in 
 until they are reduced. The `TupleGetItem`s of a bucket stay with it.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 

@@ -1,5 +1,7 @@
 """Reverse mode over a graph: sums of gradients, custom gradients, and numbers of calls that draw."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 

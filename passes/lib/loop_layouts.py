@@ -1,5 +1,7 @@
 """Layouts in which loops carry values, and how often loops repeat."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator, Mapping
 

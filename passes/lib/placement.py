@@ -1,5 +1,7 @@
 """Layouts of operands and results as facts of nodes, and the bytes that ranks send between them."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache

@@ -9,6 +9,8 @@ changed together, if they do not need the same values. A tuple that only calls r
 read.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

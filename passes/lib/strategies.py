@@ -1,5 +1,7 @@
 """Strategies that scripts write: their checks, their errors, and the operators that replace one under a strategy."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Iterator, Sequence

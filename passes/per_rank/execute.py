@@ -4,6 +4,8 @@ Input: the rank's graph as sliced. Output: the same computation in as few nodes;
 are gone, those of parameters stay, since a run slices weights and inputs by them.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.simplify import Simplify

@@ -11,6 +11,8 @@ Output: `%2 = ToHost(%1) {stream: to_host}` after it, `%3 = AwaitHost(%2)` at th
 It runs after all passes that change which values are saved, or the order of nodes. MindSpore's `Cell.offload`.
 """
 
+from __future__ import annotations
+
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import OFFLOAD, WORK, Graph
 from mspc.passes.base import WHOLE, Pass

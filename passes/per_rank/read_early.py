@@ -8,6 +8,8 @@ Only nodes with small results move, which neither communicate nor change anythin
 from the backward part into the forward part.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph, Node, Value, Worklist, element_types
 from mspc.passes.base import Pass
 

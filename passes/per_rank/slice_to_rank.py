@@ -4,6 +4,8 @@ Input:  the graph of all ranks with collectives over mesh axes. Output: a new gr
 so the work of all passes before is done once for any number of ranks.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

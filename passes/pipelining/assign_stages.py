@@ -15,6 +15,8 @@ A stage is a number, or several if each of them has a copy (updates of a tied we
 that of an operator of a micro-batch is the number of its chunk (`StagePlacement`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 
 from mspc.ir.diagnostics import MspcError, raise_all

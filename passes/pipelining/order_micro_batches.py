@@ -11,6 +11,8 @@ waits, and would wait before work that its schedule has earlier. Results go to t
 known, among the work (`sent_when_known`).
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import STAGE, STAGES, Graph, Node
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.lib.stage_placement import micro_batch_loop

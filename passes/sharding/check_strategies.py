@@ -7,6 +7,8 @@ The mesh of an operator is the list of its factors' shard counts, in the order o
 left-over ranks as last axis (MindSpore's repeated calculation). All mistakes are reported together.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Container, Sequence
 from dataclasses import replace

@@ -6,6 +6,8 @@ Output: `%2 = ShardingConstraint(%x) {in_strategy: ((2, 4))}`, ..., `%5 = Reduce
 Before gradients are taken, so that the backward operators are those of the simpler operators.
 """
 
+from __future__ import annotations
+
 from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Graph
 from mspc.passes.base import Pass

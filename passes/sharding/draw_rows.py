@@ -10,6 +10,8 @@ a mask of weights, are sampled alike by all ranks. Regions are opened: rows are 
 graphs and out of them again.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.random.words import draws_by_place

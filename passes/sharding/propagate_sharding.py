@@ -11,6 +11,8 @@ Then backward operators are revisited for as long as that saves bytes and costs 
 Input:  nodes with `in_layouts` if the user gave strategies. Output: all nodes and parameters with layouts.
 """
 
+from __future__ import annotations
+
 from functools import partial
 
 from mspc.ir.graph import Graph, Node

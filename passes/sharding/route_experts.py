@@ -12,6 +12,8 @@ once each way (`passes/communication/exchange_rows.py`). It runs before gradient
 of blocks.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph
 from mspc.ops.math.matmul import GroupedProduct
 from mspc.passes.base import Pass

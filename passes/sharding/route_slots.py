@@ -10,6 +10,8 @@ the spare row no number of ranks divides the slots; without it they are sharded 
 exchange rows (`passes/communication/exchange_rows.py`). If no operator has a strategy all stay.
 """
 
+from __future__ import annotations
+
 import sys
 
 from mspc.ir.graph import Graph

@@ -10,6 +10,8 @@ again are copied for gradients, parameters stored as it says. If it leaves nothi
 All mistakes are reported together.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 

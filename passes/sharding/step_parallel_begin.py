@@ -4,6 +4,8 @@ Input: the graph after propagation. Output: a new graph of the forward operators
 `{in_strategy: ((2, 4), (4, 1))}` after it; the compile itself continues with the input.
 """
 
+from __future__ import annotations
+
 from mspc.ir.graph import Graph, Node, Parameter, Value, copied_region
 from mspc.ops.control.structural import Depend
 from mspc.passes.base import WHOLE, Pass

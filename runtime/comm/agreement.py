@@ -1,5 +1,7 @@
 """Agreement of ranks, before their first step, that all can start and that their graphs match."""
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 import json

@@ -4,6 +4,8 @@ Both calls wait for all ranks. mpi4py makes them with the lock held, so that no 
 missing ranks.
 """
 
+from __future__ import annotations
+
 import ctypes
 
 import mpi4py

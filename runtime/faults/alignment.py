@@ -6,6 +6,8 @@ the next, or that has another size, type or group. Calls after the end of the sh
 ranks run a program, the rank whose call follows the calls before it most seldom elsewhere is the one that differs.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -3,6 +3,8 @@
 A fault record has the form of PyTorch's flight records, so that `mspc explain-hang` and other tools read it.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import time

@@ -4,6 +4,8 @@ The losses are checked once they are known, before the first update. If one is n
 one by one, and their results are checked: the parameters are still those at the begin of the step.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol

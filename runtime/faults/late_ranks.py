@@ -1,5 +1,7 @@
 """Ranks that let others wait again and again, from the times of their calls."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping
 from heapq import nlargest

@@ -5,6 +5,8 @@ them, and have received all messages before these. If one rank has stopped, the 
 message; if another one would come to its next collective, it is not that rank alone.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping, Sequence
 
 from mspc.runtime.faults.alignment import family

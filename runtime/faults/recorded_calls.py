@@ -1,5 +1,7 @@
 """Records of a job that hangs: the collectives that each rank issued last, whatever file they come from."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

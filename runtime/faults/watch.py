@@ -5,6 +5,8 @@ for. A thread of every rank waits for the others' processes to end and reads the
 would let the remaining ranks wait for ever, or end them without a message about the network.
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
 import select

@@ -9,6 +9,8 @@ power. On an H200 the twelve matmuls of a transformer's layer took 515 us with t
 runs, 527 to 539 with those that short runs on zeros had chosen, and 518 with these.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json

@@ -1,5 +1,7 @@
 """Copies between arrays on the GPU or the host and host memory."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

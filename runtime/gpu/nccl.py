@@ -4,6 +4,8 @@ All work is enqueued on CuPy's current stream and may be captured into a CUDA gr
 that write into arrays allocate nothing. Every group has a communicator, made once, in the same order on all ranks.
 """
 
+from __future__ import annotations
+
 import ctypes
 import importlib
 import math

@@ -4,6 +4,8 @@ The host sees nothing of a replayed step. So a one-thread kernel before every co
 memory; the watch passes it to the other ranks (`runtime.faults.stopped`).
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -3,6 +3,8 @@
 A matmul of few tiles leaves multiprocessors idle at its end. With two lanes, each a stream, the next one starts there.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple

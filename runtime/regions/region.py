@@ -5,6 +5,8 @@ region overwrites is the operand's memory. Results are arrays that no later run 
 the same memory again: large results are written to supplied memory if nothing else is a view of them.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

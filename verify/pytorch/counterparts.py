@@ -4,6 +4,8 @@ An operator that is missing here has no counterpart: it draws random numbers, ch
 or is the gradient of another, which is judged by differentiating that one.
 """
 
+from __future__ import annotations
+
 import importlib
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence

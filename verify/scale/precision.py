@@ -1,5 +1,7 @@
 """Finds gradients that ranks add up in half precision, if one device computes them in Float32."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 

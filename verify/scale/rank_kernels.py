@@ -1,5 +1,7 @@
 """Says of which operators the first dimension is a batch, whose rows have nothing to do with each other."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

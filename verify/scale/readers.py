@@ -1,5 +1,7 @@
 """Finds who reads a value: across calls and loops, and past nodes that say nothing of it."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 

@@ -5,6 +5,8 @@ is the same slice of the same tensor. If an operator does not take the small siz
 than divided, its dimensions keep their sizes, and all is done again.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Looks at every value that ranks compute, whether it is one of one device's, and finds the first that is none."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence

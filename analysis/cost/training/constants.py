@@ -1,5 +1,7 @@
 """Constants of the estimates of training runs. Their values and sources are in `constants.toml`."""
 
+from __future__ import annotations
+
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,6 +6,8 @@ Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Mode
 layer of GPT: 34 bytes per token and hidden element.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from mspc.analysis.cost.training.constants import VALUES

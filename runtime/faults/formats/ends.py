@@ -4,6 +4,8 @@ A rank that raises, or is killed, often leaves no record of its calls. A rank th
 another one has: its end tells no more than that.
 """
 
+from __future__ import annotations
+
 import re
 import signal
 from collections import defaultdict

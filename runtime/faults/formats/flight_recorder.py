@@ -3,6 +3,8 @@
 A record is a pickle or JSON of dictionaries, lists, texts and numbers. mspc writes its own fault records in this form.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping

@@ -3,6 +3,8 @@
 An opcode that could call or import something is an error, and so is a count that the file cannot hold.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Reads the records of a job from files of any known format, and checks that they are of one job."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from pathlib import Path

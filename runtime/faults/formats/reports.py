@@ -6,6 +6,8 @@ of the largest communicator. A message of XLA names the device that waits, and o
 without a message have not come. Operations of one list of devices are calls of one group.
 """
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

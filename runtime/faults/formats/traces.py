@@ -4,6 +4,8 @@ NCCL's collectives are `record_param_comms` entries with their group; gloo's are
 compared and give no waits. The duration of an entry is the time to issue the call: whether it has ended is unknown.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from bisect import bisect_right
