@@ -331,7 +331,12 @@ def sent_when_known(graph: Graph) -> list[Node]:
     nodes = graph.nodes
     last = max((number for number, node in enumerate(nodes) if WORK in node.attrs), default=-1)
     places = {node: number for number, node in enumerate(nodes)}
-    fixed = _fixed_nodes(graph)
+    updates = updated_parameters(graph)
+    written = {parameter for parameters in updates.values() for parameter in parameters}
+    fixed = {
+        node for number, node in enumerate(nodes)
+        if isinstance(node.op, ReceiveFromStage) or number in updates or not written.isdisjoint(node.inputs)
+    }  # fmt: skip
     moved: dict[Node, int] = {}
     for node in nodes[last + 1 :]:
         if not isinstance(node.op, SendToStage) or node.inputs[0].type.nbytes > SMALL:
@@ -345,16 +350,6 @@ def sent_when_known(graph: Graph) -> list[Node]:
             for each in made:  # nodes that several messages need go to the first of them
                 moved[each] = min(behind, moved.get(each, behind))
     return _placed(nodes, moved)
-
-
-def _fixed_nodes(graph: Graph) -> set[Node]:
-    """Return the nodes that stay: received messages, updates, and readers of updated parameters."""
-    updates = updated_parameters(graph)
-    written = {parameter for parameters in updates.values() for parameter in parameters}
-    return {
-        node for number, node in enumerate(graph.nodes)
-        if isinstance(node.op, ReceiveFromStage) or number in updates or not written.isdisjoint(node.inputs)
-    }  # fmt: skip
 
 
 def _operands(node: Node) -> list[Node]:

@@ -33,7 +33,6 @@ from mspc.passes.lib.choices import (
     rule_of,
 )
 from mspc.passes.lib.recomputation import mark_cells, mark_offloaded, mark_states
-from mspc.sharding.rules import Rule
 
 
 class ShardByPlan(Pass):
@@ -192,7 +191,14 @@ def _shard(node: Node, layouts: Sequence[Layout], results: Sequence[Layout] | No
     rule = rule_of(node)
     if rule is None:
         raise node.error(f"{node.label}: the plan {file} shards it, and it has no sharding rule", code="E0407")
-    _check_sizes(node, rule, layouts, results, file)
+    for given, wanted, what in ((layouts, rule.inputs, "operands"), (results, rule.outputs, "results")):
+        if given is None:
+            continue
+        if len(given) != len(wanted) or any(len(a.dims) != len(b) for a, b in zip(given, wanted, strict=True)):
+            raise node.error(
+                f"{node.label}: the plan {file} has layouts {_shown(given)} for {what} of "
+                f"{', '.join(str(len(dims)) for dims in wanted)} dimensions"
+            )
     if not layouts and results is None:
         return
     options = options_of(node, rule, tuple(layouts), results, ranks)
@@ -208,20 +214,6 @@ def _shard(node: Node, layouts: Sequence[Layout], results: Sequence[Layout] | No
     node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
     node.in_strategy = node.out_strategy = None
     node.attrs["strategy_from"] = PLAN
-
-
-def _check_sizes(
-    node: Node, rule: Rule, layouts: Sequence[Layout], results: Sequence[Layout] | None, file: str
-) -> None:
-    """Raise MspcError if the numbers of layouts and dimensions are not those of the operator."""
-    for given, wanted, what in ((layouts, rule.inputs, "operands"), (results, rule.outputs, "results")):
-        if given is None:
-            continue
-        if len(given) != len(wanted) or any(len(a.dims) != len(b) for a, b in zip(given, wanted, strict=True)):
-            raise node.error(
-                f"{node.label}: the plan {file} has layouts {_shown(given)} for {what} of "
-                f"{', '.join(str(len(dims)) for dims in wanted)} dimensions"
-            )
 
 
 def _shown(layouts: Sequence[Layout]) -> str:
