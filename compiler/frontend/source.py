@@ -94,25 +94,21 @@ class FunctionSource:
         self.offset = offset
         self._locations: dict[ast.AST, Location] = {}
 
-    def location(self, node: ast.AST) -> Location:
+    def location(self, node: Any) -> Location:
         """Return the span of `node`, an expression or a statement; up to the end of the first line if it spans several
         lines."""
         found = self._locations.get(node)
         if found is None:
-            found = self._locations[node] = self._span(node)
+            line, lines = node.lineno + self.offset, self.file.lines
+            text = lines[line - 1].rstrip("\n") if line <= len(lines) else ""
+            start = node.col_offset
+            end = node.end_col_offset if node.end_lineno == node.lineno else len(text.encode())
+            if not text.isascii():
+                raw = text.encode()
+                start = len(raw[:start].decode(errors="ignore"))
+                end = len(raw[:end].decode(errors="ignore"))
+            found = self._locations[node] = Location(self.file.name, line, start + 1, end + 1, text)
         return found
-
-    def _span(self, node: Any) -> Location:
-        line = node.lineno + self.offset
-        lines = self.file.lines
-        text = lines[line - 1].rstrip("\n") if line <= len(lines) else ""
-        start = node.col_offset
-        end = node.end_col_offset if node.end_lineno == node.lineno else len(text.encode())
-        if not text.isascii():
-            raw = text.encode()
-            start = len(raw[:start].decode(errors="ignore"))
-            end = len(raw[:end].decode(errors="ignore"))
-        return Location(self.file.name, line, start + 1, end + 1, text)
 
 
 def _without_file(is_own: bool) -> FunctionSource:
