@@ -411,13 +411,13 @@ def unreduced(graph: Graph) -> list[str]:
     for value in graph.results:
         if isinstance(value, Node) and value in own:
             found |= set(gradient_names(value)) - updated
-    return [p.name for p in graph.parameters if p.name in found and not _by_intent(p)]
+    return [p.name for p in graph.parameters if p.name in found and not p.attrs.get("layerwise_parallel")]
 
 
 def own_values(graph: Graph) -> set[Value]:
     """Return the values that depend on this rank's own data and did not pass through a collective that makes ranks
     agree."""
-    own: set[Value] = {p for p in graph.parameters if p.kind == "input" or _by_intent(p)}
+    own: set[Value] = {p for p in graph.parameters if p.kind == "input" or p.attrs.get("layerwise_parallel")}
     for node in graph.nodes:
         if not _agrees(node) and any(value in own for value in node.inputs):
             own.add(node)
@@ -430,7 +430,3 @@ def _agrees(node: Node) -> bool:
     missing."""
     agrees = isinstance(node.op, Collective) and node.op.agrees
     return agrees or any(_agrees(inner) for region in node.regions for inner in region.nodes)
-
-
-def _by_intent(parameter: Parameter) -> bool:
-    return bool(parameter.attrs.get("layerwise_parallel"))

@@ -331,16 +331,6 @@ class RankGraphs:
             self._places = GraphPositions(self._open)
             self._differences = VaryingParts(self._places, int(self.graph.attrs.get("ranks", 1)))
 
-    def with_options(self, options: Mapping[str, dict[str, Any]]) -> RankGraphs:
-        """Return the graphs that the passes make with other options. The differences between ranks before the passes
-        are shared."""
-        self._find_differences()
-        made = RankGraphs(self.graph, self.passes, self.on_pass, options)
-        made._open, made._times, made._places, made._differences = (
-            self._open, self._times, self._places, self._differences
-        )  # fmt: skip
-        return made
-
     def _run_for_kind(self, number: int, kind: RankKindParts, wanted: Collection[str]) -> _Run | None:
         try:
             run = _Run(number, kind, self._stages(kind.rank, kind.parts, wanted))
@@ -451,7 +441,11 @@ class StageGraphs(RankGraphs):
         stage = rank // int(self.graph.attrs["ranks"])
         if stage not in self._of_stage:
             options: dict[str, dict[str, Any]] = {name: {STAGE: stage} for name in KNOW_STAGE}
-            self._of_stage[stage] = self.with_options(options)
+            self._find_differences()  # those before the passes are the same for all stages
+            made = self._of_stage[stage] = RankGraphs(self.graph, self.passes, self.on_pass, options)
+            made._open, made._times, made._places, made._differences = (
+                self._open, self._times, self._places, self._differences
+            )  # fmt: skip
         return self._of_stage[stage]
 
     def alone(self, rank: int, on_pass: OnPass) -> Graph:

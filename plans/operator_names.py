@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -135,7 +135,17 @@ class StrategyNames:
 
     def _note_parameters(self, graph: Graph) -> None:
         reads = list(parameter_reads(graph))
-        readers = _storing(reads)
+        # Parameters are stored in the layout of the first operator that changes them, else of the first reader.
+        given = [
+            read for read in reads
+            if read[0].in_layouts is not None
+            and (read[0].phase == "forward" or read[0].attrs.get("strategy_from") in GIVEN)
+        ]  # fmt: skip
+        readers: dict[Parameter, Layout] = {}
+        for node, i, parameter in (*(read for read in given if read[0].op.mutates), *given):
+            layout = (node.in_layouts or ())[i] if i < len(node.in_layouts or ()) else None
+            if layout is not None:
+                readers.setdefault(parameter, layout.without_partial())
         forward: dict[Parameter, list[tuple[Node, int]]] = {}
         for node, i, parameter in reads:
             if node.phase == "forward":
@@ -174,22 +184,6 @@ def _on_host(graph: Graph) -> Iterator[str]:
             yield from marked_cells(each)
     if any(OFFLOAD in parameter.attrs for parameter in graph.parameters):
         yield STATES
-
-
-def _storing(reads: Sequence[tuple[Node, int, Parameter]]) -> dict[Parameter, Layout]:
-    """Return the layouts in which parameters are stored if all operators get their layouts from a plan: that of the
-    first operator that changes the parameter, else of the first reader."""
-    given = [
-        read for read in reads
-        if read[0].in_layouts is not None
-        and (read[0].phase == "forward" or read[0].attrs.get("strategy_from") in GIVEN)
-    ]  # fmt: skip
-    found: dict[Parameter, Layout] = {}
-    for node, i, parameter in (*(read for read in given if read[0].op.mutates), *given):
-        layout = (node.in_layouts or ())[i] if i < len(node.in_layouts or ()) else None
-        if layout is not None:
-            found.setdefault(parameter, layout.without_partial())
-    return found
 
 
 def parameter_reads(
