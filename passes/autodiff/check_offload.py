@@ -27,7 +27,14 @@ class CheckOffload(Pass):
                 first.setdefault(cell, node)
         if not first or not any(node.phase == "backward" for node in nodes):
             return False
-        keeping = _storing_cells(nodes, [value for each in graph.graphs()[1:] for value in each.results])
+        # Cells that gradients read, or that store nothing by intent; gradients may read the results of regions.
+        read = set[Value](value for each in graph.graphs()[1:] for value in each.results)
+        keeping: set[str] = set()
+        for node in reversed(nodes):
+            if node.phase != "forward" or (node in read and node.op.is_view):
+                read.update(node.inputs)
+            if node in read or node.regions or node.attrs.get("recompute"):
+                keeping.add(cell_of(node))
         for cell, node in first.items():
             if not any(other == cell or other.startswith(f"{cell}/") for other in keeping):
                 raise node.error(
@@ -35,16 +42,3 @@ class CheckOffload(Pass):
                     ["call offload() of a cell whose results gradients read, as products and activations are"],
                 )
         return False
-
-
-def _storing_cells(nodes: list[Node], handed_out: list[Value]) -> set[str]:
-    """Return the cells that gradients read, or that store nothing by intent. handed_out: the results of regions, which
-    gradients may read."""
-    read = set[Value](handed_out)
-    found: set[str] = set()
-    for node in reversed(nodes):
-        if node.phase != "forward" or (node in read and node.op.is_view):
-            read.update(node.inputs)
-        if node in read or node.regions or node.attrs.get("recompute"):
-            found.add(cell_of(node))
-    return found

@@ -58,13 +58,13 @@ def _save_less(program: Graph, forward: Sequence[Node]) -> None:
     """Let forward nodes with regions return only the results that are read: the gradient reads those of their
     copies."""
     from mspc.ops.control.regions import make_names_unique  # late: few networks have regions
-    from mspc.passes.cleanup.simplify import remove_dead_in_regions
+    from mspc.passes.cleanup.simplify import in_all_graphs, remove_dead
 
     own: dict[Graph, Graph] = {}
     for node in forward:
         node.regions = tuple(copied_region(region, known=own) for region in node.regions)
         node.attrs.pop("saved", None)
-    remove_dead_in_regions(program)
+    in_all_graphs(program, remove_dead)
     make_names_unique(program.graphs())
 
 

@@ -46,7 +46,7 @@ class Simplify(Pass):
     def run(self, graph: Graph) -> bool:
         if any(node.regions for node in graph.nodes):
             # until no boundary changes: dead results of an inner graph make nodes outside dead, and the other way
-            return _in_all_graphs(graph, _simplified)
+            return in_all_graphs(graph, _simplified)
         return _simplified(graph)
 
 
@@ -57,12 +57,8 @@ def _simplified(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
     return replaced or removed or len(graph.nodes) != before
 
 
-def remove_dead_in_regions(program: Graph) -> None:
-    """Drop dead nodes, operands and results in a program and all of its regions."""
-    _in_all_graphs(program, remove_dead)
-
-
-def _in_all_graphs(program: Graph, clean: Callable[[Graph, Collection[Value]], bool]) -> bool:
+def in_all_graphs(program: Graph, clean: Callable[[Graph, Collection[Value]], bool]) -> bool:
+    """Clean a program and all of its regions until nothing changes, and return whether anything did."""
     from mspc.passes.lib.region_cleanup import simplify_borders  # late: few networks have regions
 
     changed, goes_on = False, True

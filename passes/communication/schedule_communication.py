@@ -76,16 +76,6 @@ def launch_order(facts: ScheduleFacts) -> Sequence[int]:
     return whole
 
 
-def _lone_gradient_sums(nodes: Sequence[Node]) -> list[bool]:
-    """Return which nodes are sums of gradients over a group that nothing else uses."""
-    collectives = [node for node in nodes if isinstance(node.op, Collective)]
-    others: list[Sequence[int]] = []
-    for node in collectives:
-        if not sums_gradients(node) and (group := _stream_group(node)) not in others:
-            others.append(group)
-    return [isinstance(n.op, Collective) and sums_gradients(n) and _stream_group(n) not in others for n in nodes]
-
-
 def _stream_group(node: Node) -> Sequence[int]:
     """Return the ranks of a collective. One group uses one stream: its ranks must call its collectives in one order."""
     return ascending(node.op.members) if isinstance(node.op, Collective) else ()
@@ -118,7 +108,12 @@ class ScheduleFacts:
         self.is_view = [node.op.is_view for node in nodes]
         self.changes: list[tuple[int, ...]] = [node.op.mutates for node in nodes]
         self.is_collective = [node.op.is_collective for node in nodes]
-        self.apart = _lone_gradient_sums(nodes)
+        collectives = [node for node in nodes if isinstance(node.op, Collective)]
+        others = [_stream_group(node) for node in collectives if not sums_gradients(node)]
+        self.apart = [
+            isinstance(n.op, Collective) and sums_gradients(n) and _stream_group(n) not in others for n in nodes
+        ]
+        """Which nodes are sums of gradients over a group that nothing else uses."""
         free = [view or SHADOW in node.attrs for view, node in zip(self.is_view, nodes, strict=True)]
         known: dict[Graph, tuple[float, float]] = {}
         self.costs = [0.0 if free[i] else seconds(node, machine, known) for i, node in enumerate(nodes)]

@@ -416,7 +416,7 @@ def best(
     """Return the joins that save most, and how many bytes."""
     fewer = len(group.products) - 1
     forward = fewer * START - _copied_parts(graph, group) if may.forward else 0.0
-    again = _gradient_bytes(graph, group, gradients) if gradients is not None else 0.0
+    again = _gradient_bytes(group, gradients) if gradients is not None else 0.0
     x = fewer * (START + 2 * group.x.type.nbytes)
     own = sum(2 * value.type.nbytes for value in gradients.bases) if gradients is not None else 0
     apart = sum(2 * node.type.nbytes for node in gradients.weights) if gradients is not None else 0
@@ -500,7 +500,7 @@ def _is_taken_in(graph: ProductGraph, value: Value, attention: bool = False) -> 
     return True
 
 
-def _gradient_bytes(graph: ProductGraph, group: AlikeProducts, gradients: AlikeGradients) -> float:
+def _gradient_bytes(group: AlikeProducts, gradients: AlikeGradients) -> float:
     """Return the cost of joining the gradients in bytes."""
     if group.attention and not gradients.others:
         return 0

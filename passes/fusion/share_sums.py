@@ -115,19 +115,18 @@ def _begins(graph: Graph, found: Sequence[_Shared]) -> dict[Node, list[_Shared]]
     begins: dict[Node, list[_Shared]] = defaultdict(list)
     for shared in sorted(found, key=lambda each: position[each.first]):
         product = shared.factors[shared.first]
-        made = max(position.get(root, -1) for root in product.roots)
+        roots = set(product.roots)
+        made = max(position.get(root, -1) for root in roots)
         beside = (
             first for first, others in begins.items()
-            if made < position[first] and any(_read_alike(shared, other) for other in others)
+            if made < position[first] and any(
+                shared.places == other.places and not roots.isdisjoint(other.factors[other.first].roots)
+                for other in others
+            )
             and not updates.between(product.roots, position[first], position[shared.first])
         )  # fmt: skip
         begins[next(beside, shared.first)].append(shared)
     return begins
-
-
-def _read_alike(one: _Shared, other: _Shared) -> bool:
-    roots = (shared.factors[shared.first].roots for shared in (one, other))
-    return one.places == other.places and not set(next(roots)).isdisjoint(next(roots))
 
 
 def _shared(graph: Graph) -> list[_Shared]:

@@ -604,7 +604,18 @@ def update_early(graph: Graph) -> None:
     """Move updates of states on the host, and the nodes of the update phase that they need, as early as possible. They
     wait for a sum over ranks no earlier than it ends by the rates of a machine."""
     nodes, needs = graph.nodes, ScheduleFacts(graph).needs
-    moving = _movable_updates(nodes, needs)
+    # Nodes that communicate or run graphs stay.
+    moving: set[int] = set()
+    for place in range(len(nodes) - 1, -1, -1):
+        node = nodes[place]
+        overwritten = [node.inputs[i] for i in node.op.mutates]
+        if place not in moving and not any(isinstance(v, Parameter) and OFFLOAD in v.attrs for v in overwritten):
+            continue
+        if node.phase == "update" and not (node.op.is_collective or node.regions or "stream" in node.attrs):
+            moving.add(place)
+            moving.update(other for other in needs[place] if nodes[other].phase == "update")
+        else:
+            moving.discard(place)
     spans = StreamTimeline(graph, ONE_HOST).spans
     main = [place for place, node in enumerate(nodes) if node in spans and "stream" not in node.attrs]
     begins = [spans[nodes[place]][0] for place in main]
@@ -618,20 +629,3 @@ def update_early(graph: Graph) -> None:
                 last = max(last, main[number - 1] if number else 0)
         behind[place] = min(last, place)
     graph.nodes = [nodes[i] for i in sorted(range(len(nodes)), key=lambda i: (behind[i], i in moving, i))]
-
-
-def _movable_updates(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> set[int]:
-    """Return the places of updates of states on the host, and of nodes of the update phase that they need, which
-    neither communicate nor run graphs."""
-    found: set[int] = set()
-    for place in range(len(nodes) - 1, -1, -1):
-        node = nodes[place]
-        overwritten = [node.inputs[i] for i in node.op.mutates]
-        if place not in found and not any(isinstance(v, Parameter) and OFFLOAD in v.attrs for v in overwritten):
-            continue
-        if node.phase == "update" and not (node.op.is_collective or node.regions or "stream" in node.attrs):
-            found.add(place)
-            found.update(other for other in needs[place] if nodes[other].phase == "update")
-        else:
-            found.discard(place)
-    return found

@@ -48,7 +48,8 @@ def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
     """
     values: list[Value] = [*graph.nodes, *graph.parameters]
     begin = [state_of(value) for value in values]
-    if _settle(graph, decide, values) and any(_is_back(node) and node.phase != "forward" for node in graph.nodes):
+    is_other = _settle(graph, decide, values)
+    if is_other and any(node.phase != "forward" for node in graph.nodes if isinstance(node.op, Back)):
         sums = _sums_of_gradients(graph)
         decided = [v for v in values if isinstance(v, Node) and v.phase == "forward" and v not in sums]
         found = [state_of(value) for value in decided]
@@ -74,7 +75,7 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
     begin = [state_of(value) for value in values]
     given = {node for node in graph.nodes if isinstance(node.op, Enter) and node.layout is not None}
     decide()
-    if not any(map(_is_back, graph.nodes)) or any(map(is_constraint, graph.nodes)):
+    if not any(isinstance(node.op, Back) for node in graph.nodes) or any(map(is_constraint, graph.nodes)):
         return False
     best, found = step_bytes(graph), [state_of(value) for value in values]
     is_other = False
@@ -168,10 +169,6 @@ def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
             else:
                 wanted.update((v, layout) for v in node.inputs if isinstance(v, Node) and v.type == node.type)
     return found
-
-
-def _is_back(node: Node) -> bool:
-    return isinstance(node.op, Back)
 
 
 def _better_layouts(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:

@@ -218,24 +218,19 @@ class _Opener:
         made = self.builder.emit(op, *inputs)
         made.layout = layout
         if isinstance(layout, Layout) and inputs:
-            made.in_layouts = _boundary_layouts(op, layout, inputs)
+            dims = layout.dims
+            if isinstance(op, Enter) and op.scanned and len(inputs[0].shape) > len(dims):
+                dims = ((), *dims)
+            elif isinstance(op, Keep) and len(dims) > len(inputs[0].shape):
+                dims = dims[1:]
+            needed = Layout.of(layout.mesh, dims, layout.partial, layout.reduction or "sum")
+            made.in_layouts = (needed,) * len(inputs)
         return made
 
 
 def stands_for(value: Value) -> Value:
     """Return the operand that represents a value in a region that scans it: of a stack of parameters the first."""
     return value.inputs[0] if is_stack_of_parameters(value) else value
-
-
-def _boundary_layouts(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> tuple[Layout, ...]:
-    """Return the layouts of a boundary's operands if its result has `layout`."""
-    dims = layout.dims
-    if isinstance(op, Enter) and op.scanned and len(inputs[0].shape) > len(dims):
-        dims = ((), *dims)
-    elif isinstance(op, Keep) and len(dims) > len(inputs[0].shape):
-        dims = dims[1:]
-    needed = Layout.of(layout.mesh, dims, layout.partial, layout.reduction or "sum")
-    return (needed,) * len(inputs)
 
 
 def _element(layout: Layouts, number: int) -> Layout | None:

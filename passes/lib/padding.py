@@ -286,7 +286,7 @@ class PaddedGraph:
         if role == EACH:
             if op.mutates or (op.name in GATHERS and index == 1):
                 return fill_of(ZERO, type.dtype)
-            return singular_fill(op, index)
+            return None if op.name in _DIVISIONS and index == 0 else _SINGULAR.get(op.name)
         if role in (LOOKUP, CLASSES):
             return None
         if op.name == "SoftmaxCrossEntropyWithLogits" and index == 1:
@@ -556,13 +556,6 @@ def fill_of(role: str, dtype: DType) -> Any:
         return role == HIGHEST if limits is None else limits.min if role == LOWEST else limits.max
     one = 1 if role == ONE else 0
     return bool(one) if dtype == BOOL else one
-
-
-def singular_fill(op: Op, operand: int) -> float | None:
-    """Return the value that padding of an operand must have for a finite result and gradient, or None for any."""
-    if op.name not in _SINGULAR or (op.name in _DIVISIONS and operand == 0):
-        return None
-    return _SINGULAR[op.name]
 
 
 def leaves_zero(op: Op, zeros: Sequence[bool | None]) -> bool:

@@ -84,7 +84,10 @@ def spread(search: Search, forward: list[Node]) -> None:
     for node, source in zip(forward, sources, strict=True):
         if source is not None:
             node.attrs["strategy_from"] = source
-    sum_later(search, forward)
+    costs = UnsetLayouts(search, ())
+    for node in forward:
+        if isinstance(node.layout, Layout) and node.layout.partial and costs.moves(node) > MIN_SAVED_BYTES:
+            _hand_on(search, costs, node)
 
 
 def _spread_from(search: Search, forward: list[Node], first: Way) -> None:
@@ -126,7 +129,7 @@ def _decide_downstream(search: Search, forward: list[Node], known: set[Value]) -
             if structural_layout(node, search.ranks) and any(v in known for v in node.inputs):
                 known.add(node)
         elif node.in_layouts is None and any(v in known for v in node.inputs):
-            search.choose(node, _origin(node, node.inputs))
+            search.choose(node, _origin(node.inputs))
             known.add(node)
             changed = True
     return changed
@@ -143,13 +146,13 @@ def _decide_upstream(search: Search, forward: list[Node], known: set[Value]) -> 
             known.add(node)
             changed = True
         elif node.in_layouts is None:
-            search.choose(node, _origin(node, users), upstream=True)
+            search.choose(node, _origin(users), upstream=True)
             known.add(node)
             changed = True
     return changed
 
 
-def _origin(node: Node, around: Iterable[Value]) -> str:
+def _origin(around: Iterable[Value]) -> str:
     """Return in words the decided neighbour from which a sharding came."""
     for value in around:
         if isinstance(value, Node) and value.in_layouts is not None:
@@ -371,14 +374,6 @@ def _gradient_layout(forward: Node, index: int) -> Layout | None:
 # so it does not see a sum over several experts a few operators later. Here partial sums go on through linear operators
 # to fewer elements: `%3 = Mul(%2)` at `(4) [-, -] sum[0]`, `%4 = Gather(%3)` at `(4) [-, -]`, `%5 = ReduceSum(%4)` of
 # half the size; then `%4` and `%5` become `sum[0]` too.
-
-
-def sum_later(search: Search, forward: Iterable[Node]) -> None:
-    """Take the layouts with later sums that save bytes; nothing else changes."""
-    costs = UnsetLayouts(search, ())
-    for node in forward:
-        if isinstance(node.layout, Layout) and node.layout.partial and costs.moves(node) > MIN_SAVED_BYTES:
-            _hand_on(search, costs, node)
 
 
 def _hand_on(search: Search, costs: UnsetLayouts, value: Node) -> None:

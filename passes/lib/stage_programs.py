@@ -290,7 +290,15 @@ def _following(
 ) -> dict[Node | None, _Following]:
     """Return the nodes that follow each call, and under None those that follow none."""
     found: dict[Node | None, _Following] = {call: _Following() for call in (None, *calls)}
-    behind = _calls_behind(body)
+    # The last call that each value is computed from.
+    behind: dict[Value, Node] = {}
+    place = {node: number for number, node in enumerate(body.nodes)}
+    for node in body.nodes:
+        made = [behind[value] for value in node.inputs if value in behind]
+        if WORK in node.attrs:
+            behind[node] = node
+        elif made:
+            behind[node] = max(made, key=lambda call: place[call])
     together = {value for own in tuples.values() for value in own.new_totals}
     for node in body.nodes:
         if isinstance(node.op, SendToStage):
@@ -299,19 +307,6 @@ def _following(
         if result is not body.parameters[place]:
             own = found[behind.get(result)]
             (own.together if result in together else own.carried).append((place, result))
-    return found
-
-
-def _calls_behind(body: Graph) -> dict[Value, Node]:
-    """Return the last call that each value is computed from."""
-    found: dict[Value, Node] = {}
-    place = {node: number for number, node in enumerate(body.nodes)}
-    for node in body.nodes:
-        made = [found[value] for value in node.inputs if value in found]
-        if WORK in node.attrs:
-            found[node] = node
-        elif made:
-            found[node] = max(made, key=lambda call: place[call])
     return found
 
 

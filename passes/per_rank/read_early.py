@@ -21,7 +21,14 @@ class ReadEarly(Pass):
     """Put the nodes that make values for the host right after their operands."""
 
     def run(self, graph: Graph) -> bool:
-        wanted = _host_values(graph)
+        # Nodes that make values for the host, and those that they wait for, as far as they may move.
+        own = set(graph.nodes)
+        waiting = Worklist(node.inputs[i] for node in graph.nodes for i in node.op.host_reads)
+        wanted: set[Node] = set()
+        for value in waiting:
+            if isinstance(value, Node) and value in own and _moves(value):
+                wanted.add(value)
+                waiting.add(value.inputs)
         if not wanted:
             return False
         behind: list[list[Node]] = [[] for _ in range(len(graph.nodes) + 1)]
@@ -42,18 +49,6 @@ class ReadEarly(Pass):
         changed = nodes != graph.nodes
         graph.nodes = nodes
         return changed
-
-
-def _host_values(graph: Graph) -> set[Node]:
-    """Return the nodes that make values for the host, and those that they wait for, as far as they may move."""
-    own = set(graph.nodes)
-    waiting = Worklist(node.inputs[i] for node in graph.nodes for i in node.op.host_reads)
-    wanted: set[Node] = set()
-    for value in waiting:
-        if isinstance(value, Node) and value in own and _moves(value):
-            wanted.add(value)
-            waiting.add(value.inputs)
-    return wanted
 
 
 def _moves(node: Node) -> bool:

@@ -80,7 +80,9 @@ def _plan(graph: Graph, requests: Sequence[_Request]) -> PaddingPlan:
     for request in requests:
         node, factor = request.node, request.factor
         if factor not in plan.roles.get(node, (None, {}))[1]:
-            mistakes.append(_refusal(request))
+            error = uneven_error(node, request.where, request.rule.sizes[factor], request.shards)
+            error.notes = (*error.notes, f"it cannot be padded either: {node.op.name} would read the padding")
+            mistakes.append(error)
             continue
         place = places_of(request.rule, factor, elements_of(node), node)[0]
         shards.setdefault(groups.of(place), {}).setdefault(request.shards, request)
@@ -96,10 +98,3 @@ def _plan(graph: Graph, requests: Sequence[_Request]) -> PaddingPlan:
             if is_made_padded(value, i, d, plan):
                 plan.made.setdefault((value, i), {})[d] = padded
     return plan
-
-
-def _refusal(request: _Request) -> MspcError:
-    node, size = request.node, request.rule.sizes[request.factor]
-    error = uneven_error(node, request.where, size, request.shards)
-    error.notes = (*error.notes, f"it cannot be padded either: {node.op.name} would read the padding")
-    return error
