@@ -40,7 +40,7 @@ else:
 def own_fields(cls: type[Any]) -> dict[str, Any]:
     """Return the fields that a class itself declares, and their types."""
     kinds = inspect.get_annotations(cls)
-    return {name: kind for name, kind in kinds.items() if not str(kind).startswith("ClassVar")}
+    return {name: kind for name, kind in kinds.items() if "ClassVar" not in str(kind).partition("[")[0]}
 
 
 def finish_subclass(cls: type[Any]) -> None:

@@ -189,15 +189,12 @@ class MpiRanks(ManyRanks):
                 if kind == "step":
                     step, what, key = rest.split("/", 2)
                     steps[int(step)][rank][("result", int(key)) if what == "result" else key] = array
-            made[rank] = [own[name] for name in sorted((n for n in own if n.startswith("made/")), key=_number)]
+            names = sorted((n for n in own if n.startswith("made/")), key=lambda name: int(name.rpartition("/")[2]))
+            made[rank] = [own[name] for name in names]
             for number, (label, wanted) in enumerate(expected(rank, self.ranks)):
                 found = own.get(f"communicator/{number}")
                 rows.append(compare("collective", f"MPI {label} of rank {rank}", wanted, found, 0.0))
         return steps, rows + expected_rows(self.ranks, self.plain_of, made)
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition("/")[2])
 
 
 def save(path: Path, arrays: dict[str, Array]) -> None:

@@ -335,7 +335,7 @@ class _State:
         key = call.group, call.number
         if key not in self._awaited:
             known = [other for other in group if other in self.records]
-            behind = [other for other in known if self._number(call.group, other) < call.number]
+            behind = [other for other in known if self.reached.get((call.group, other), 0) < call.number]
             if self._has_states or self.furthest[call.group] <= call.number:
                 behind += [other for other in group if other not in self.records]
             self._awaited[key] = tuple(sorted(behind))
@@ -364,9 +364,6 @@ class _State:
         before = record.calls[: max(cause.index - record.dropped, 0)]
         own = [call.group for call in before if fault and (call.kind, call.stack) == (fault.kind, fault.stack)]
         return own[-1] if own else fault.group if fault else ""
-
-    def _number(self, group: str, rank: int) -> int:
-        return self.reached.get((group, rank), 0)
 
     def mismatches(self, alignment: Alignment) -> list[HangCause]:
         """Return the ranks that are in another collective than most members of a group in one call of it; of two

@@ -581,7 +581,7 @@ class SumsTaken:
         """Note that a node adds up over ranks."""
         axes = added_along(node, kind, kind)
         for number, value in enumerate(node.inputs):
-            known = self._of(value)
+            known = self._tensors.get(tensor_of(value))
             if known is None:
                 continue
             more = axes - {*known.summed}
@@ -592,9 +592,6 @@ class SumsTaken:
                 left = tuple(axis for axis in known.summed if axis not in axes)
                 ranks = math.prod(kind.mesh[axis] for axis in left)
                 self._tensors[node, number] = Relation(left, known.how, ranks)
-
-    def _of(self, value: Value) -> Relation | None:
-        return self._tensors.get(tensor_of(value))
 
     def repeated(self, node: Node, factor: float, readers: Readers, relations: Relations) -> Repeated | None:
         """Return the first sum that makes a value, or its divisor, too large by this factor; sums before whole values
