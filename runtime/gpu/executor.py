@@ -228,7 +228,10 @@ class GpuExecutor:
             return value
         if OFFLOAD in parameter.attrs:
             return fetched(self.device, value, self.device.pinned(value.shape, value.dtype))
-        return copied(self.device, value) if isinstance(value, np.ndarray) else value
+        return self._copied(value) if isinstance(value, np.ndarray) else value
+
+    def _copied(self, value: Array) -> Array:
+        return copied(self.device, value)
 
     def parameter(self, name: str) -> Array:
         """Return a host copy of a parameter's values that the next step reads. Raise KeyError for an unknown name."""
