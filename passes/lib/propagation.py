@@ -770,9 +770,7 @@ def place_updates(search: Search) -> None:
     # An optimizer that a script calls reads no parameter before its updates: its gradients have their callers' layouts.
     if not trained or any(node.phase == "backward" for node in graph.nodes):
         return
-    for node in graph.nodes:
-        if node.attrs.get("strategy_from") in GIVEN and node.in_layouts is not None:
-            store_operands(node)
+    store_configured(search)
     waiting: list[tuple[Value, Layout | None]] = [*wanted_by_updates(graph, rules, search.ranks).items()]
     while waiting:
         value, layout = waiting.pop(0)
@@ -797,17 +795,20 @@ def _row_of(node: Node) -> Node | None:
     return found if isinstance(found, Node) else None
 
 
-def store_parameters(search: Search, forward: list[Node]) -> None:
-    """Store every parameter as its first configured reader needs it, or else its first reader.
-
-    A configured operator that changes the parameter comes before all; one that would run on other slices than the
-    stored ones loses its strategy, or its change would be lost.
-    """
+def store_configured(search: Search) -> list[Node]:
+    """Store parameters as configured operators need them, first those that change one; return these."""
     configured = [node for node in search.graph.nodes if node.attrs.get("strategy_from") in GIVEN]
     changing = [node for node in configured if cast(Op, node.op).mutates]
     for node in (*changing, *configured):
         if node.in_layouts is not None:
             store_operands(node)
+    return changing
+
+
+def store_parameters(search: Search, forward: list[Node]) -> None:
+    """Store every parameter as its first configured reader needs it, or else its first reader. A configured operator
+    that would change other slices than the stored ones loses its strategy, or its change would be lost."""
+    changing = store_configured(search)
     quantizing = dict.fromkeys(_quantizing(forward))
     for node in (*(node for node in quantizing if isinstance(node.op, Quantize)), *forward):
         if node.in_layouts is not None:

@@ -55,7 +55,8 @@ def _chunks(run: TrainingRun, pipeline: int, count: int) -> list[int]:
         return [run.chunks]
     if count % pipeline:
         return [1, 2, 4]
-    return [1] if pipeline == 1 else [n for n in range(1, count + 1) if count // pipeline % n == 0]
+    each = count // pipeline
+    return [1] if pipeline == 1 else [n for n in range(1, each + 1) if each % n == 0]
 
 
 def _divides(run: TrainingRun) -> bool:
