@@ -10,12 +10,14 @@ from mspc.commands.budget.breaches import Breach, breaches, read_baseline, write
 from mspc.commands.budget.limits import KEYS, Budget, read_budget
 from mspc.commands.comparison.tables import ranks_text
 from mspc.commands.compile import CompileOptions
-from mspc.commands.facts.graph import CollectiveFact, CompileFacts
+from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.graph import CollectiveFact
 from mspc.commands.facts.reading import check_used, target_facts
 from mspc.commands.report.tables import (
     ALL,
     TextTable,
     collectives_table,
+    counted,
     group,
     print_line,
     print_shortened,
@@ -59,8 +61,7 @@ class Checked:
         """The result in one line."""
         if not self.broken:
             return f"{self.facts.name} keeps its budget"
-        limits = len(self.broken)
-        return f"{self.facts.name} breaks its budget: {limits} limit{'s' * (limits != 1)}"
+        return f"{self.facts.name} breaks its budget: {counted(len(self.broken), 'limit')}"
 
 
 def check_target(target: str, options: CompileOptions, limits: Limits, baseline: Path | None = None) -> int:

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from mspc.commands.captured import ValuesOfRanks
+from mspc.commands.facts.compiled import Report, make_report
 from mspc.commands.options import NOTHING_SAID, ImportOptions, is_capture, is_imported, is_stablehlo, target_name
-from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.tables import print_report, print_summary, write_report
 from mspc.commands.report.verbosity import NORMAL, Loudness, ProgressLine
 from mspc.compiler.driver import Compiled, decided_by_script

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, IDLE, MEMORY, STEP, Budget, Forbidden
-from mspc.commands.facts.graph import CollectiveFact, CompileFacts, RankFacts, cell_of
-from mspc.commands.report.tables import exact_text, time_text, write_json
+from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.graph import CollectiveFact, GraphFacts, cell_of
+from mspc.commands.report.tables import counted, exact_text, time_text, write_json
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.parsing import read_toml
@@ -41,11 +42,8 @@ def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
     if not facts.kinds:
         raise MspcError(f"{facts.name} is a plan, which sends nothing", notes=["check the folder of its compile"])
     found: list[Breach] = []
-    worst = max(facts.kinds, key=lambda kind: kind.bytes_sent)
-    if budget.nbytes is not None and worst.bytes_sent > budget.nbytes:
-        message = f"a step sends {exact_text(worst.bytes_sent)}; the limit is {exact_text(budget.nbytes)}"
-        times = _times(worst.bytes_sent, budget.nbytes)
-        found.append(Breach(BYTES, message, worst.ranks, times, _largest_first(worst, lambda _: True)))
+    if budget.nbytes is not None:
+        found += _sent(facts, budget.nbytes)
     if budget.memory is not None:
         found += _memory(facts, budget.memory)
     for operator, most in (budget.collectives or {}).items():
@@ -55,47 +53,49 @@ def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
     if budget.idle is not None:
         found += _idle(facts, budget.idle)
     for forbidden in budget.forbidden:
-        _check_cell(facts, forbidden)
         found += _forbidden(facts, forbidden)
     return sorted(found, key=lambda breach: -breach.times)
 
 
+def _sent(facts: CompileFacts, most: int) -> Iterator[Breach]:
+    worst = max(facts.kinds, key=lambda kind: kind.bytes_sent)
+    if worst.bytes_sent > most:
+        message = f"a step sends {exact_text(worst.bytes_sent)}; the limit is {exact_text(most)}"
+        yield Breach(BYTES, message, worst.ranks, _times(worst.bytes_sent, most), _largest_first(worst.collectives))
+
+
 def _memory(facts: CompileFacts, most: int) -> Iterator[Breach]:
-    kinds = [(kind.peak_bytes, kind) for kind in facts.kinds if kind.peak_bytes is not None]
+    kinds = [(kind.memory, kind) for kind in facts.kinds if kind.memory is not None]
     if not kinds:
         raise MspcError(f"{facts.name} does not state the memory of a rank, which {MEMORY} limits")
-    taken, worst = max(kinds, key=lambda entry: entry[0])
-    if taken > most:
-        parts = tuple((name, int(getattr(worst.memory, name))) for name in PARTS)
-        message = f"a step takes {exact_text(taken)} of memory; the limit is {exact_text(most)}"
-        yield Breach(MEMORY, message, worst.ranks, _times(taken, most), memory=parts)
+    memory, worst = max(kinds, key=lambda entry: entry[0].total)
+    if memory.total > most:
+        parts = tuple((name, int(getattr(memory, name))) for name in PARTS)
+        message = f"a step takes {exact_text(memory.total)} of memory; the limit is {exact_text(most)}"
+        yield Breach(MEMORY, message, worst.ranks, _times(memory.total, most), memory=parts)
 
 
 def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
-    if facts.pipeline is not None and (step := facts.pipeline.step) is not None:
-        if step > most:
-            share, busiest = min(((kind.idle or 0.0, kind) for kind in facts.kinds), key=lambda entry: entry[0])
-            message = (
-                f"a step is predicted to take {time_text(step)} including the waits of stages for each other; "
-                f"the limit is {time_text(most)}; the busiest stage is idle for {share:.1%} of it"
-            )
-            yield Breach(STEP, message, busiest.ranks, _times(step, most))
-        return
-    timed = [(kind.times, kind) for kind in facts.kinds if kind.times is not None]
-    if not timed:
+    step = facts.step
+    if step is None:
         raise MspcError(f"{facts.name} does not say how long a step takes, which {STEP} limits")
-    times, worst = max(timed, key=lambda entry: entry[0].step)
-    if times.step > most:
-        message = (
-            f"a step is predicted to take {time_text(times.step)}; the limit is {time_text(most)}; it computes for "
-            f"{time_text(times.compute)}, and {time_text(times.exposed)} of communication is not overlapped"
-        )
-        slowest = sorted(worst.collectives, key=lambda fact: -(fact.seconds or 0.0))
-        yield Breach(STEP, message, worst.ranks, _times(times.step, most), tuple(slowest))
+    if step <= most:
+        return
+    if facts.pipeline is not None and facts.pipeline.step is not None:
+        worst = min(facts.kinds, key=lambda kind: facts.idle(kind) or 0.0)
+        waits, slowest = " including the waits of stages for each other", list[CollectiveFact]()
+        why = f"the busiest stage is idle for {facts.idle(worst) or 0.0:.1%} of it"
+    else:
+        times, worst = max(((kind.times, kind) for kind in facts.kinds if kind.times), key=lambda entry: entry[0].step)
+        waits, slowest = "", sorted(worst.collectives, key=lambda fact: -(fact.seconds or 0.0))
+        exposed = f"{time_text(times.exposed)} of communication is not overlapped"
+        why = f"it computes for {time_text(times.compute)}, and {exposed}"
+    message = f"a step is predicted to take {time_text(step)}{waits}; the limit is {time_text(most)}; {why}"
+    yield Breach(STEP, message, worst.ranks, _times(step, most), tuple(slowest))
 
 
 def _idle(facts: CompileFacts, most: float) -> Iterator[Breach]:
-    idle = [(kind.idle, kind) for kind in facts.kinds if kind.idle is not None]
+    idle = [(share, kind) for kind in facts.kinds if (share := facts.idle(kind)) is not None]
     if not idle:
         note = "the folder of a compile that wrote every stage has them, if the network has micro-batches"
         raise MspcError(f"{facts.name} has no times of stages, which {IDLE} limits", notes=[note])
@@ -110,21 +110,20 @@ def _times(taken: float, most: float) -> float:
 
 
 def _count(facts: CompileFacts, operator: str, most: int) -> Iterator[Breach]:
-    def counts(fact: CollectiveFact) -> bool:
-        return operator in (ANY, fact.row.operator)
-
-    def runs(kind: RankFacts) -> int:
-        return sum(fact.row.runs for fact in kind.collectives if counts(fact))
+    def runs(kind: GraphFacts) -> int:
+        return kind.runs.total() if operator == ANY else kind.runs[operator]
 
     worst = max(facts.kinds, key=runs)
     count = runs(worst)
     if count > most:
+        those = [fact for fact in worst.collectives if operator in (ANY, fact.row.operator)]
         what = "collective" if operator == ANY else operator
-        message = f"{count} {what}{'s' * (count != 1)} in a step; the limit is {most}"
-        yield Breach(COLLECTIVES, message, worst.ranks, _times(count, most), _largest_first(worst, counts))
+        message = f"{counted(count, what)} in a step; the limit is {most}"
+        yield Breach(COLLECTIVES, message, worst.ranks, _times(count, most), _largest_first(those))
 
 
 def _forbidden(facts: CompileFacts, forbidden: Forbidden) -> Iterator[Breach]:
+    _check_cell(facts, forbidden)
     cell = forbidden.cell
 
     def is_one(fact: CollectiveFact) -> bool:
@@ -133,14 +132,14 @@ def _forbidden(facts: CompileFacts, forbidden: Forbidden) -> Iterator[Breach]:
         return forbidden.operator in (ANY, fact.row.operator) and inside
 
     worst = max(facts.kinds, key=lambda kind: sum(map(is_one, kind.collectives)))
-    meeting = _largest_first(worst, is_one)
+    meeting = _largest_first(filter(is_one, worst.collectives))
     if meeting:
         message = f"{forbidden} is forbidden, and there {'is one' if len(meeting) == 1 else f'are {len(meeting)}'}"
         yield Breach(FORBID, message, worst.ranks, float(len(meeting)), meeting)
 
 
-def _largest_first(kind: RankFacts, wanted: Callable[[CollectiveFact], bool]) -> tuple[CollectiveFact, ...]:
-    return tuple(sorted(filter(wanted, kind.collectives), key=lambda fact: -fact.row.bytes))
+def _largest_first(collectives: Iterable[CollectiveFact]) -> tuple[CollectiveFact, ...]:
+    return tuple(sorted(collectives, key=lambda fact: -fact.row.bytes))
 
 
 def _check_cell(facts: CompileFacts, forbidden: Forbidden) -> None:
@@ -177,8 +176,7 @@ class Baseline:
         def grown(figure: float) -> int:
             return math.floor(figure * (1 + tolerance))
 
-        present = {fact.row.operator for kind in facts.kinds for fact in kind.collectives}
-        operators = sorted({*self.collectives, *present})
+        operators = sorted({*self.collectives, *(operator for kind in facts.kinds for operator in kind.runs)})
         return Budget(
             grown(self.bytes),
             None if self.memory is None else grown(self.memory),
@@ -191,19 +189,12 @@ def baseline_of(facts: CompileFacts) -> Baseline:
     """Return the figures of a compile. Raise MspcError for a plan, which has none."""
     if not facts.kinds:
         raise MspcError(f"{facts.name} is a plan, which sends nothing", notes=["take the folder of its compile"])
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     for kind in facts.kinds:
-        runs: Counter[str] = Counter()
-        for fact in kind.collectives:
-            runs[fact.row.operator] += fact.row.runs
-        counts |= runs
-    memory = [kind.peak_bytes for kind in facts.kinds if kind.peak_bytes is not None]
-    return Baseline(
-        max(kind.bytes_sent for kind in facts.kinds),
-        max(memory, default=None),
-        facts.step,
-        dict(sorted(counts.items())),
-    )
+        counts |= kind.runs
+    memory = [kind.memory.total for kind in facts.kinds if kind.memory is not None]
+    most = max(kind.bytes_sent for kind in facts.kinds)
+    return Baseline(most, max(memory, default=None), facts.step, dict(sorted(counts.items())))
 
 
 def write_baseline(path: Path, facts: CompileFacts) -> None:

@@ -12,18 +12,18 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import field
 from typing import Any
 
+from mspc.commands.facts.compiled import CompileFacts
 from mspc.commands.facts.graph import (
     EQUALS,
     CollectiveFact,
-    CompileFacts,
+    GraphFacts,
     OperatorFact,
-    PipelineFacts,
-    RankFacts,
     ScopeTotals,
     SentTensor,
     cell_of,
 )
-from mspc.commands.report.tables import TextTable, group, size_text, time_text
+from mspc.commands.facts.pipelines import PipelineFacts
+from mspc.commands.report.tables import group, time_text
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.program import PlanEntries
 
@@ -197,7 +197,7 @@ def _tensors(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
         return
     ours, theirs = ({tensor.name: tensor for tensor in facts.tensors} for facts in (first, second))
     known = _Sources(first, second)
-    partial = not all(facts.pipeline is None or is_whole(facts.pipeline) for facts in (first, second))
+    partial = not all(facts.pipeline is None or facts.pipeline.is_whole for facts in (first, second))
     for name in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(name), theirs.get(name)
         if one is None or other is None:
@@ -219,10 +219,10 @@ def _tensors(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
             yield Difference(name, one.kind, "", texts[0], texts[1])
 
 
-def _same_ranks(first: Sequence[RankFacts], second: Sequence[RankFacts]) -> list[tuple[RankFacts, RankFacts]]:
+def _same_ranks(first: Sequence[GraphFacts], second: Sequence[GraphFacts]) -> list[tuple[GraphFacts, GraphFacts]]:
     """Return the pairs of kinds that have ranks in common, each once; the first kind of each if there are none."""
     of_rank = {rank: kind for kind in second for rank in kind.ranks}
-    pairs: dict[tuple[int, int], tuple[RankFacts, RankFacts]] = {}
+    pairs: dict[tuple[int, int], tuple[GraphFacts, GraphFacts]] = {}
     for one in first:
         for rank in one.ranks:
             if rank in of_rank:
@@ -231,7 +231,7 @@ def _same_ranks(first: Sequence[RankFacts], second: Sequence[RankFacts]) -> list
 
 
 def _operators(
-    first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place], known: _Sources
+    first: GraphFacts, second: GraphFacts, foreign: bool, moved: Collection[Place], known: _Sources
 ) -> Iterator[Difference]:
     """Yield the operators that differ. moved: operators in another stage, which other ranks therefore run."""
     same_rank = first.ranks[0] == second.ranks[0]
@@ -279,7 +279,7 @@ def _phased(label: str, phase: str) -> str:
     return label if phase == "forward" else f"{label} ({phase})"
 
 
-def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[SentDifference]:
+def _collectives(first: GraphFacts, second: GraphFacts, foreign: bool) -> Iterator[SentDifference]:
     same_rank = first.ranks[0] == second.ranks[0]
 
     def said(sent: _Sent) -> tuple[Hashable, ...]:
@@ -322,7 +322,7 @@ def _sent_text(fact: CollectiveFact, tensor: SentTensor, with_attributes: bool) 
     return f"{fact.row.operator}{attributes} of {tensor.bytes} bytes{times}{OVER}{group(fact.row.ranks)}"
 
 
-def _scopes(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[ScopeDifference]:
+def _scopes(first: GraphFacts, second: GraphFacts, foreign: bool) -> Iterator[ScopeDifference]:
     for cell in dict.fromkeys([*first.scopes, *second.scopes]):
         one, other = (facts.scopes.get(cell, ScopeTotals(seconds=0.0)) for facts in (first, second))
         if _sums(one, not foreign) != _sums(other, not foreign):
@@ -333,20 +333,18 @@ def _sums(totals: ScopeTotals, timed: bool) -> Hashable:
     return totals.sent, totals.bytes_sent, time_text(totals.seconds) if timed and totals.seconds is not None else ""
 
 
-def _figures(first: RankFacts, second: RankFacts) -> Iterator[Figure]:
+def _figures(first: GraphFacts, second: GraphFacts) -> Iterator[Figure]:
     figures = [
         Figure("operators", "", len(first.operators), len(second.operators)),
-        Figure("collectives", "", *(sum(fact.row.runs for fact in facts.collectives) for facts in (first, second))),
+        Figure("collectives", "", first.runs.total(), second.runs.total()),
         Figure("bytes sent", "bytes", first.bytes_sent, second.bytes_sent),
     ]
     if first.memory is not None and second.memory is not None:
-        assert first.peak_bytes is not None
-        assert second.peak_bytes is not None
         figures += [
             Figure(f"memory: {name}", "bytes", getattr(first.memory, name), getattr(second.memory, name))
             for name in MAX_FIGURES
         ]
-        figures.append(Figure("memory: together", "bytes", first.peak_bytes, second.peak_bytes))
+        figures.append(Figure("memory: together", "bytes", first.memory.total, second.memory.total))
         figures.append(Figure("memory: on the host", "bytes", first.memory.on_host, second.memory.on_host))
     if first.times is not None and second.times is not None:
         figures += [
@@ -470,7 +468,7 @@ def stage_differences(
     settings = list(_settings(first, second))
     if first is None or second is None:
         return StageDifferences(settings), frozenset()
-    moved = dict(_moved(_places(first), _places(second))) if is_whole(first) and is_whole(second) else {}
+    moved = dict(_moved(_places(first), _places(second))) if first.is_whole and second.is_whole else {}
     every = [difference for differences in moved.values() for difference in differences]
     traffic = ((b, *(facts.borders.get(b, (0, 0)) for facts in (first, second)))
                for b in sorted({*first.borders, *second.borders}))  # fmt: skip
@@ -486,11 +484,6 @@ def stage_differences(
     return StageDifferences(settings, every, borders, stages, step), frozenset(moved)
 
 
-def is_whole(facts: PipelineFacts) -> bool:
-    """Return whether there is a program for every stage."""
-    return len(facts.stages) == facts.count
-
-
 def _both_tell(stage: int, first: PipelineFacts, second: PipelineFacts) -> bool:
     """Return whether each of the two has a program of a stage, or no such stage."""
     return all(stage in facts.stages or stage >= facts.count for facts in (first, second))
@@ -502,15 +495,12 @@ def place_of(fact: OperatorFact) -> Place:
 
 
 def _settings(first: PipelineFacts | None, second: PipelineFacts | None) -> Iterator[Difference]:
-    for name, key in (("stages", "count"), ("schedule", "schedule"), ("micro-batches", "micro_batches"),
-                      ("chunks", "chunks")):  # fmt: skip
-        one, other = ((1 if key == "count" else "") if facts is None else getattr(facts, key)
-                      for facts in (first, second))  # fmt: skip
-        told = key == "count" or (first and second and one and other)
-        # With one chunk of every stage in both, the number of chunks adds no information.
-        one_each = key == "chunks" and all(facts and facts.chunks == facts.count for facts in (first, second))
-        if told and one != other and not one_each:
-            yield Difference(name, "", "", str(one), str(other))
+    ours, theirs = ({"stages": 1} if facts is None else facts.settings for facts in (first, second))
+    if all(settings.get("chunks") == settings["stages"] for settings in (ours, theirs)):
+        theirs = {name: value for name, value in theirs.items() if name != "chunks"}  # one chunk of every stage
+    for name in ours:
+        if name in theirs and ours[name] != theirs[name]:
+            yield Difference(name, "", "", str(ours[name]), str(theirs[name]))
 
 
 def _places(facts: PipelineFacts) -> dict[Place, list[tuple[int, OperatorFact]]]:
@@ -549,70 +539,10 @@ def _changed_types(one: OperatorFact, other: OperatorFact) -> list[str]:
 
 def _stages(first: PipelineFacts, second: PipelineFacts) -> Iterator[StageDifference]:
     for stage in sorted({*first.stages, *second.stages}):
-        one, other = (facts.stages.get(stage) for facts in (first, second))
-        idle = tuple(None if each is None or each.idle is None else round(each.idle, DIGITS) for each in (one, other))
-        keeps = tuple(None if each is None else each.keeps for each in (one, other))
-        timed = all(each is None or each.idle is not None for each in (one, other))
-        if timed and _both_tell(stage, first, second) and (idle[0] != idle[1] or keeps[0] != keeps[1]):
-            yield StageDifference(stage, (idle[0], idle[1]), (keeps[0], keeps[1]))
-
-
-NOTHING = "-"
-
-
-def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list[TextTable]:
-    """Return the tables of a pipeline's differences, settings first; tables without rows are left out."""
-    if found is None:
-        return []
-    settings = [(d.name, str(d.first), str(d.second)) for d in found.settings]
-    if found.step is not None:
-        settings.append(("a step, with all waits", *(time_text(seconds) for seconds in found.step)))
-    cells = [(cell or NOTHING, str(count), *texts) for cell, count, texts in moved_cells(found.moved)]
-    made = [
-        TextTable("the pipeline", ("what", *names), settings),
-        TextTable(
-            "stages: idle part of a step, and micro-batches that they keep",
-            ("stage", *(f"{what}, {name}" for what in ("idle", "keeps") for name in names)),
-            [
-                (str(d.stage), *(NOTHING if share is None else f"{share:.1%}" for share in d.idle),
-                 *(NOTHING if n is None else str(n) for n in d.keeps))
-                for d in found.stages
-            ],
-            (0, 1, 2, 3, 4),
-        ),
-        TextTable(
-            "messages between stages, of a rank in a step",
-            ("border", *(f"{what}, {name}" for what in ("messages", "bytes") for name in names)),
-            [
-                (f"{d.source} to {d.target}", *map(str, d.messages), *map(size_text, d.bytes))
-                for d in found.borders
-            ],
-            (1, 2, 3, 4),
-        ),
-        TextTable(
-            f"operators in another stage: {len(found.moved)}", ("cell", "operators", *names), cells, (1,), below=(0,)
-        ),
-    ]  # fmt: skip
-    return [table for table in made if table.rows]
-
-
-def moved_cells(moved: Sequence[Difference]) -> list[tuple[str, int, tuple[str, str]]]:
-    """Return (cell, operators, stages in both) of the largest cells in which all moved operators moved alike."""
-    told = [(d.cell, ((d.first or "").partition(":")[0], (d.second or "").partition(":")[0])) for d in moved]
-    ways: dict[str, set[tuple[str, str]]] = {}
-    for cell, texts in told:
-        for outer in _around(cell):
-            ways.setdefault(outer, set()).add(texts)
-    counts: dict[tuple[str, tuple[str, str]], int] = {}
-    for cell, texts in told:
-        largest = next((outer for outer in _around(cell) if len(ways[outer]) == 1), cell)
-        counts[largest, texts] = counts.get((largest, texts), 0) + 1
-    return [(cell, count, texts) for (cell, texts), count in counts.items()]
-
-
-def _around(cell: str) -> list[str]:
-    """Return a cell and the cells that contain it, the largest first."""
-    parts = cell.split("/")
-    return ["/".join(parts[: count + 1]) for count in range(len(parts))]
-
-
+        idle, keeps = ((one(stage), other(stage)) for one, other in (
+            (first.idle, second.idle), (first.keeps, second.keeps)
+        ))  # fmt: skip
+        shares = [None if share is None else round(share, DIGITS) for share in idle]
+        timed = all(facts.timeline is not None or stage not in facts.stages for facts in (first, second))
+        if timed and _both_tell(stage, first, second) and (shares[0] != shares[1] or keeps[0] != keeps[1]):
+            yield StageDifference(stage, (shares[0], shares[1]), keeps)

@@ -13,7 +13,7 @@ from mspc.commands.comparison.all_differences import (
     RankPair,
     RankSums,
     SentDifference,
-    stage_tables,
+    StageDifferences,
 )
 from mspc.commands.facts.graph import cell_of
 from mspc.commands.report.tables import (
@@ -25,6 +25,7 @@ from mspc.commands.report.tables import (
     TextTable,
     alike,
     clipped,
+    counted,
     group,
     layer_kind,
     line_width,
@@ -161,6 +162,62 @@ def _figure(figure: Figure) -> tuple[str, ...]:
     return figure.name, shown(figure.first), shown(figure.second), sign + shown(abs(more))
 
 
+def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list[TextTable]:
+    """Return the tables of a pipeline's differences, settings first; tables without rows are left out."""
+    if found is None:
+        return []
+    settings = [(d.name, str(d.first), str(d.second)) for d in found.settings]
+    if found.step is not None:
+        settings.append(("a step, with all waits", *(time_text(seconds) for seconds in found.step)))
+    cells = [(cell or NOTHING, str(count), *texts) for cell, count, texts in moved_cells(found.moved)]
+    made = [
+        TextTable("the pipeline", ("what", *names), settings),
+        TextTable(
+            "stages: idle part of a step, and micro-batches that they keep",
+            ("stage", *(f"{what}, {name}" for what in ("idle", "keeps") for name in names)),
+            [
+                (str(d.stage), *(NOTHING if share is None else f"{share:.1%}" for share in d.idle),
+                 *(NOTHING if n is None else str(n) for n in d.keeps))
+                for d in found.stages
+            ],
+            (0, 1, 2, 3, 4),
+        ),
+        TextTable(
+            "messages between stages, of a rank in a step",
+            ("border", *(f"{what}, {name}" for what in ("messages", "bytes") for name in names)),
+            [
+                (f"{d.source} to {d.target}", *map(str, d.messages), *map(size_text, d.bytes))
+                for d in found.borders
+            ],
+            (1, 2, 3, 4),
+        ),
+        TextTable(
+            f"operators in another stage: {len(found.moved)}", ("cell", "operators", *names), cells, (1,), below=(0,)
+        ),
+    ]  # fmt: skip
+    return [table for table in made if table.rows]
+
+
+def moved_cells(moved: Sequence[Difference]) -> list[tuple[str, int, tuple[str, str]]]:
+    """Return (cell, operators, stages in both) of the largest cells in which all moved operators moved alike."""
+    told = [(d.cell, ((d.first or "").partition(":")[0], (d.second or "").partition(":")[0])) for d in moved]
+    ways: dict[str, set[tuple[str, str]]] = {}
+    for cell, texts in told:
+        for outer in _around(cell):
+            ways.setdefault(outer, set()).add(texts)
+    counts: dict[tuple[str, tuple[str, str]], int] = {}
+    for cell, texts in told:
+        largest = next((outer for outer in _around(cell) if len(ways[outer]) == 1), cell)
+        counts[largest, texts] = counts.get((largest, texts), 0) + 1
+    return [(cell, count, texts) for (cell, texts), count in counts.items()]
+
+
+def _around(cell: str) -> list[str]:
+    """Return a cell and the cells that contain it, the largest first."""
+    parts = cell.split("/")
+    return ["/".join(parts[: count + 1]) for count in range(len(parts))]
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return `rank 0`, `ranks 0 to 7`, or, for ranks that are not consecutive, the text of a group."""
     if len(ranks) == 1:
@@ -203,13 +260,13 @@ def print_differences(found: Differences) -> None:
             print()
     if found.tensors:
         kinds = alike(found.tensors, lambda tensor: tensor.cell)
-        counts = ", ".join(_counted(len(those), kind) for kind, those in kinds.items())
+        counts = ", ".join(counted(len(those), kind) for kind, those in kinds.items())
         print_line(f"inputs, parameters and outputs that differ: {len(found.tensors)} ({counts})")
     others = _others(found, names)
     for line in others[:MAX_RANKS]:
         print_line(line)
     if (more := len(others) - MAX_RANKS) > 0:
-        print_line(f"{ELLIPSIS} and {_counted(more, 'more kind')} of ranks")
+        print_line(f"{ELLIPSIS} and {counted(more, 'more kind')} of ranks")
     print_line(f"{ALL} shows every layout, tensor, operator, collective and cell that differs; --json FILE writes them")
 
 
@@ -226,20 +283,20 @@ def cells_table(found: Differences, first: RankDifferences, names: tuple[str, st
         kind: (sum(each.first.bytes_sent for each in those), sum(each.second.bytes_sent for each in those))
         for kind, those in sums.items()
     }
-    counted = {"layouts": layouts, "operators": operators, "collectives": collectives}
-    counted = {name: kinds for name, kinds in counted.items() if kinds}
+    numbers = {"layouts": layouts, "operators": operators, "collectives": collectives}
+    numbers = {name: kinds for name, kinds in numbers.items() if kinds}
 
     def weight(kind: str) -> tuple[int, ...]:
         before, after = sent.get(kind, (0, 0))
-        return abs(after - before), sum(len(kinds.get(kind, ())) for kinds in counted.values())
+        return abs(after - before), sum(len(kinds.get(kind, ())) for kinds in numbers.values())
 
     unequal = [kind for kind, (before, after) in sent.items() if before != after]
     inside, shown = named_cells(most_expensive_kinds([*layouts, *operators, *collectives, *unequal], weight))
     timed = f"; on {where_of(first.ranks, names)}" if first.ranks[0] else ""
-    columns = ("cell", *counted, *(["bytes sent"] if unequal else []))
+    columns = ("cell", *numbers, *(["bytes sent"] if unequal else []))
     rows = [
         [
-            name, *(str(len(kinds.get(kind, ())) or OUTSIDE) for kinds in counted.values()),
+            name, *(str(len(kinds.get(kind, ())) or OUTSIDE) for kinds in numbers.values()),
             *([sizes_text(*sent[kind]) if kind in sent else OUTSIDE] if unequal else []),
         ]
         for kind, name in shown
@@ -282,13 +339,9 @@ def _others(found: Differences, names: tuple[str, str]) -> list[str]:
     lines: list[str] = []
     for kind in found.kinds:
         for sums in kind.sums:
-            told = [_counted(len(kind.operators), "operator"), _counted(len(kind.collectives), "collective")]
+            told = [counted(len(kind.operators), "operator"), counted(len(kind.collectives), "collective")]
             for figure in sums.figures:
                 if figure.name == "bytes sent":
                     told.append(f"{sizes_text(int(figure.first), int(figure.second))} sent")
             lines.append(f"{where_of(sums.ranks, names)}: {', '.join(told)}")
     return lines[1:]
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}{'s' * (count != 1)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import inside, read_text
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.source_text import name_of
 from mspc.ops.check_graph import check_graph
 from mspc.runtime.program import PROGRAM, Program
 
@@ -130,3 +131,68 @@ def check_compile(program: Program, rank: int, text: str) -> None:
             f"{PROGRAM} of {program.compile_id}",
             notes=["mspc compile --out DIR writes a folder as a whole"],
         )
+
+
+# Values of single ranks -----------------------------------------------------------------------------
+
+
+_GRAPH = re.compile(r"subgraph @(.+)\([^()]*\) \{\Z")
+_NODE = re.compile(r"^  %(\d+)")
+_NEXT_FIELD = re.compile(r", (?=\w+: )")
+LISTED = 64
+"""Most ranks for which a page contains the numbers of their own."""
+_Place = tuple[str, int]
+"""A graph's name in the text, and the number of a node in it."""
+
+
+def own_numbers(
+    program: Program, kind: Sequence[int], first_text: str
+) -> dict[str, dict[int, dict[int, str]]]:
+    """Return, by the name of a graph, node and rank, the text of the fields, operands and constants that differ between
+    ranks of a kind. first_text: of its first rank. Raise MspcError as `program_text` does."""
+    own: dict[_Place, dict[int, Mapping[str, str]]] = {}
+    ranks = [rank for rank in kind if rank in program.execute][:LISTED]
+    plain = OWN.sub("", first_text)
+    for rank in ranks[1:]:
+        text = program_text(program, rank)
+        if OWN.sub("", text) != plain:
+            _note(own, first_text, ranks[0], text, rank)
+    found: dict[str, dict[int, dict[int, str]]] = {}
+    for (graph, node), noted in sorted(own.items()):
+        rows = {rank: noted.get(rank, noted[ranks[0]]) for rank in ranks}
+        names = dict.fromkeys(name for row in rows.values() for name in row)
+        differing = [name for name in names if len({row.get(name) for row in rows.values()}) > 1]
+        if differing:
+            found.setdefault(graph, {})[node] = {
+                rank: ", ".join(f"{name}: {row[name]}" for name in differing if name in row)
+                for rank, row in rows.items()
+            }
+    return found
+
+
+def _note(own: dict[_Place, dict[int, Mapping[str, str]]], first_text: str, first: int, text: str, rank: int) -> None:
+    """Record the nodes for which a rank's line differs from that of the kind's first rank by more than groups."""
+    graph = ""
+    for ours, theirs in zip(first_text.splitlines(), text.splitlines(), strict=False):
+        head = _GRAPH.match(ours)
+        graph = name_of(head[1]) if head else graph
+        node = _NODE.match(ours)
+        if node is None or ours == theirs:
+            continue
+        there, here = _numbers(ours), _numbers(theirs)
+        if there != here:
+            own.setdefault((graph, int(node[1])), {first: there})[rank] = here
+
+
+def _numbers(line: str) -> dict[str, str]:
+    """Return the fields, operands and constants of a node's line, by name."""
+    plain = OWN.sub("", line)
+    found: dict[str, str] = {}
+    for fields, value in FIELDS.findall(plain):
+        if not fields:
+            found["value"] = value
+        for item in _NEXT_FIELD.split(fields) if fields else ():
+            name, _, text = item.partition(": ")
+            found[name] = text.rstrip(", ")
+    operands = OPERANDS.search(plain)
+    return found | ({"operands": operands[2]} if operands else {})

@@ -1,48 +1,36 @@
-"""Facts of one graph: of a rank, of all ranks between two passes, or of a dump of MindSpore; and the data
-classes of all facts."""
+"""Facts of one graph: of a rank, of all ranks between two passes, or of a dump of MindSpore."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.nodes import seconds
-from mspc.commands.report.facts import (
-    STRUCTURAL,
-    CollectiveRow,
-    MemoryRow,
-    StepTimes,
-    collective_row,
-    memory_row,
-    ran_nodes,
-    source_line,
-    step_times,
-)
+from mspc.analysis.cost.timeline import StreamTimeline
+from mspc.commands.facts.memory import MemoryRow, memory_row
+from mspc.commands.facts.rows import STRUCTURAL, CollectiveRow, collective_row, source_line
 from mspc.ir.graph import WORK, Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.facts import PHASES
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
+from mspc.ops.control.regions import ONCE, Times, nodes_with_times
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.op import REGISTRY
 from mspc.ops.optim.optimizer import Update
+from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
-from mspc.runtime.program import PlanEntries
-
-if TYPE_CHECKING:
-    from mspc.ops.control.regions import Times
-
 
 NO_WORK = frozenset({"Depend", "MakeTuple", "TupleGetItem", "Load", "UpdateState", "call", "J", "RefToEmbed",
                      "EnvironGet", "EnvironSet", "EnvironAdd", "_VirtualDataset", "partial"})  # fmt: skip
@@ -61,45 +49,90 @@ _GROUP = re.compile(r"(\d{1,7})-\d+\Z")
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """Reader of the facts of a graph. of_one_rank: it is a rank's graph, so that memory and times are those of the
-    rank."""
+    """Facts of one graph, each computed when it is first read.
+
+    foreign: MindSpore wrote it. of_one_rank: it is a rank's graph; memory and times of other graphs are None. ranks:
+    those that run it; figures and names are those of the first. text: of the first one's file.
+    """
 
     graph: Graph
-    foreign: bool
-    of_one_rank: bool
+    foreign: bool = False
+    of_one_rank: bool = True
     machine: Machine = H200
+    ranks: tuple[int, ...] = ()
+    text: str = ""
 
-    def of_ranks(self, ranks: Sequence[int]) -> RankFacts:
-        """Return the facts of the ranks that run this graph."""
-        operators: list[OperatorFact] = []
+    @property
+    def rank(self) -> int:
+        """The first rank that runs the graph; 0 if unknown."""
+        return self.ranks[0] if self.ranks else 0
+
+    @cached_property
+    def _worked(self) -> list[tuple[Node, Times]]:
+        """Nodes that compute or send something, and how often a step runs them."""
+        return [(node, times) for node, times in nodes_with_times(self.graph) if not self._packs(node)]
+
+    @cached_property
+    def collectives(self) -> tuple[CollectiveFact, ...]:
+        """All collectives, with those in the graphs that nodes run."""
+        found = (self.collective(node, times) for node, times in self._worked)
+        return tuple(fact for fact in found if fact is not None)
+
+    @cached_property
+    def operators(self) -> tuple[OperatorFact, ...]:
+        """All operators but collectives and, since it runs a graph of its own, a stage's work on a micro-batch."""
+        nodes = (node for node, _ in self._worked if self._collective_kind(node) is None and WORK not in node.attrs)
+        return tuple(fact for node in nodes for fact in self._operators(node))
+
+    @cached_property
+    def scopes(self) -> dict[str, ScopeTotals]:
+        """Sums over the nodes of every cell, with their gradients."""
+        found: dict[str, ScopeTotals] = {}
         unit = 0.0 if self.of_one_rank else None
         rates = self.machine.under(self.graph.attrs)
-        collectives: list[CollectiveFact] = []
-        scopes: dict[str, ScopeTotals] = {}
-        for node, times in ran_nodes(self.graph):
-            if self._packs(node):
-                continue
-            collective = self.collective(node, times)
-            totals = scopes.setdefault(cell_of(self.scope(node)), ScopeTotals(seconds=unit))
+        sent = iter(self.collectives)
+        for node, times in self._worked:
+            totals = found.setdefault(cell_of(self.scope(node)), ScopeTotals(seconds=unit))
             totals.nodes += 1
-            if collective is not None:
-                collectives.append(collective)
-                self._count(collective, scopes, unit)
-                continue
-            if totals.seconds is not None and not node.op.is_view and not node.regions:
-                totals.seconds += seconds(node, rates) * (1 if times is None else times.count)
-            if WORK not in node.attrs:  # the schedule describes a stage's work on a micro-batch
-                operators += self._operators(node)
-        plan = plan_memory(self.graph) if self.of_one_rank else None
-        return RankFacts(
-            ranks=tuple(ranks),
-            operators=tuple(operators),
-            collectives=tuple(collectives),
-            scopes=scopes,
-            memory=None if plan is None else memory_row(plan),
-            peak_bytes=None if plan is None else plan.peak,
-            times=step_times(self.graph, self.machine) if self.of_one_rank else None,
-        )
+            if self._collective_kind(node) is not None:
+                self._count(next(sent), found, unit)
+            elif totals.seconds is not None and not node.op.is_view and not node.regions:
+                totals.seconds += seconds(node, rates) * times.count
+        return found
+
+    @cached_property
+    def bytes_sent(self) -> int:
+        """Bytes that a rank sends in one step; a loop with a length known only at run time counts as one iteration."""
+        return sum(collective.row.bytes for collective in self.collectives)
+
+    @cached_property
+    def runs(self) -> Counter[str]:
+        """How often a step runs every collective operator."""
+        found = Counter[str]()
+        for fact in self.collectives:
+            found[fact.row.operator] += fact.row.runs
+        return found
+
+    @cached_property
+    def memory_plan(self) -> MemoryPlan:
+        """Memory plan of a rank's step."""
+        return plan_memory(self.graph)
+
+    @cached_property
+    def timeline(self) -> StreamTimeline:
+        """Predicted timeline of a rank's step."""
+        return StreamTimeline(self.graph, self.machine)
+
+    @property
+    def memory(self) -> MemoryRow | None:
+        """Memory of a rank's step."""
+        return memory_row(self.memory_plan) if self.of_one_rank else None
+
+    @property
+    def times(self) -> StepTimes | None:
+        """Predicted times of a rank's step."""
+        time = self.timeline if self.of_one_rank else None
+        return None if time is None else StepTimes(time.total, time.compute, time.total - time.compute)
 
     def _count(self, fact: CollectiveFact, scopes: dict[str, ScopeTotals], unit: float | None) -> None:
         """Add a collective to the totals of the cells from which its tensors come."""
@@ -130,16 +163,23 @@ class GraphFacts:
             return node.op.name in NO_WORK
         return isinstance(node.op, STRUCTURAL) and not isinstance(node.op, Collective)
 
-    def collective(self, node: Node, times: Times | None = None) -> CollectiveFact | None:
-        """Return the facts of a collective, None for other nodes. times: how often a step runs it, None for once."""
+    def _collective_kind(self, node: Node) -> type[Collective] | None:
+        """Return the class of a collective, None for other nodes."""
         if isinstance(node.op, Collective):
-            row, sent = collective_row(node, times), node.op.sent_bytes
+            return type(node.op)
+        kind = REGISTRY.get(node.op.name) if self.foreign else None
+        return kind if kind is not None and issubclass(kind, Collective) else None
+
+    def collective(self, node: Node, times: Times = ONCE) -> CollectiveFact | None:
+        """Return the facts of a collective, None for other nodes. times: how often a step runs it."""
+        kind = self._collective_kind(node)
+        if kind is None:
+            return None
+        if isinstance(node.op, Collective):
+            row, sent = collective_row(node, node.op, times), node.op.sent_bytes
             ranks = len(node.op.members)
             time = seconds(node, self.machine) * row.runs if self.of_one_rank else None
         else:
-            kind = REGISTRY.get(node.op.name)
-            if not self.foreign or kind is None or not issubclass(kind, Collective):
-                return None
             row, ranks = self._foreign_row(node, kind)
             sent, time = kind.sent_bytes, None
         names = row.parameter.split(", ")
@@ -297,7 +337,7 @@ def _nbytes(type: Type) -> int:
     return sum(tensor.nbytes for tensor in element_types(type))
 
 
-# Facts of a compile, a dump or a plan, as data classes ------------------------------------------------
+# Facts of operators, collectives and tensors, as data classes ------------------------------------------------
 
 
 EQUALS = " = "
@@ -362,25 +402,12 @@ class ScopeTotals:
 
 
 @dataclass(frozen=True)
-class RankFacts:
-    """The work of ranks of one kind in a step; figures and names are those of `ranks[0]`.
+class StepTimes:
+    """Predicted seconds of a step: in total, of computation, and of communication that is not hidden."""
 
-    memory, times: None if unknown. idle: the share of a step in which their stage of a pipeline does not work, None
-    without stages."""
-
-    ranks: tuple[int, ...]
-    operators: tuple[OperatorFact, ...]
-    collectives: tuple[CollectiveFact, ...]
-    scopes: Mapping[str, ScopeTotals]
-    memory: MemoryRow | None
-    peak_bytes: int | None
-    times: StepTimes | None
-    idle: float | None = None
-
-    @cached_property
-    def bytes_sent(self) -> int:
-        """Bytes that a rank sends in one step; a loop with a length known only at run time counts as one iteration."""
-        return sum(collective.row.bytes for collective in self.collectives)
+    step: float
+    compute: float
+    exposed: float
 
 
 @dataclass(frozen=True)
@@ -395,60 +422,6 @@ class TensorFact:
     layout: str
     initial: str = ""
     source: str = ""
-
-
-@dataclass(frozen=True)
-class StageFacts:
-    """One stage of a pipeline. idle: the share of a step in which it does not work; keeps: the most micro-batches it
-    holds at once; both None without a schedule. operators: of one of its ranks."""
-
-    idle: float | None
-    keeps: int | None
-    operators: tuple[OperatorFact, ...]
-
-
-@dataclass(frozen=True)
-class PipelineFacts:
-    """A network in several stages, limited to the stages in the folder.
-
-    count: of stages. schedule: its name, and micro_batches, chunks: of all stages; "" and 0 if there is none. step:
-    predicted seconds, including the waits between stages, None without a schedule. stages: by their numbers. borders:
-    by (source, target), the messages of a step, and the bytes that a rank sends in them.
-    """
-
-    count: int
-    schedule: str
-    micro_batches: int
-    chunks: int
-    step: float | None
-    stages: Mapping[int, StageFacts]
-    borders: Mapping[tuple[int, int], tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class CompileFacts:
-    """All facts of one compile, dump or plan.
-
-    name: as the user named it. plan: its decisions; None if unknown. kinds: of ranks; empty for a plan. foreign:
-    MindSpore wrote it. pipeline: None for a network in one stage, and if unknown.
-    """
-
-    name: str
-    ranks: int | None
-    mode: str
-    plan: PlanEntries | None
-    tensors: tuple[TensorFact, ...] = ()
-    kinds: tuple[RankFacts, ...] = ()
-    foreign: bool = False
-    pipeline: PipelineFacts | None = None
-    notes: list[str] = field(default_factory=list[str])
-
-    @property
-    def step(self) -> float | None:
-        """Predicted seconds of a step, including the waits between stages; None if unknown."""
-        if self.pipeline is not None and self.pipeline.step is not None:
-            return self.pipeline.step
-        return max((kind.times.step for kind in self.kinds if kind.times is not None), default=None)
 
 
 def cell_of(scope: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,17 +18,20 @@ import numpy as np
 from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.timeline import missing_rates
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.facts.equal_ranks import dump_text, graphs_of_kinds
-from mspc.commands.facts.graph import DIGITS, CompileFacts, GraphFacts, PipelineFacts, RankFacts, StageFacts, TensorFact
+from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.equal_ranks import check_in_file, dump_text, graphs_of_kinds
+from mspc.commands.facts.graph import DIGITS, GraphFacts, TensorFact
+from mspc.commands.facts.pipelines import stage_of
 from mspc.commands.options import is_capture, is_imported
 from mspc.commands.report.plan_summary import missing_rate_notes
+from mspc.compiler.in_memory import stages_again
 from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
-from mspc.ir.graph import STAGE, STAGES, WORK, Graph
+from mspc.ir.files.regular import read_begin
+from mspc.ir.graph import PADDING, STAGE, STAGES, Graph
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
-from mspc.ops.collective.point_to_point import SendToStage
 from mspc.ops.op import REGISTRY
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.runtime.program import PROGRAM, WEIGHTS, PlanEntries, Program, load_program, opened_weights
@@ -47,35 +51,46 @@ def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
     if path.suffix != GRAPH:
         what = "is no folder of a compile, no graph (.ir) and no plan (.toml)"
         raise MspcError(f"{shown_path(path)} {what if os.path.exists(path) else 'does not exist'}", code="E0101")
-    return _graph_facts(path, machine)
+    facts = file_facts(path, machine)
+    (kind,) = facts.kinds
+    if facts.module is not None and facts.foreign:
+        kind.graph.nodes += [node for graph in facts.module.graphs if graph is not kind.graph for node in graph.nodes]
+    else:
+        check_graph(kind.graph)
+    notes = missing_rate_notes(missing_rates([kind.graph], machine), machine) if kind.of_one_rank else []
+    return replace(facts, tensors=kind.tensors(), notes=notes)
 
 
 def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
-    """Return the facts of a compile's folder. Programs of ranks of one kind are equal except for ranks, groups and
-    offsets, so that one of them is read for all. Raise MspcError if it is no such folder, or damaged."""
+    """Return the facts of a compile's folder, with its tensors. Raise MspcError as `program_facts` does."""
+    facts = program_facts(folder, machine)
+    assert facts.program is not None
+    notes = [*facts.notes, *missing_rate_notes(missing_rates([kind.graph for kind in facts.kinds], machine), machine)]
+    tensors: dict[str, TensorFact] = {}
+    for kind in facts.kinds:
+        tensors = {tensor.name: tensor for tensor in kind.tensors()} | tensors
+    last = facts.stages[max(facts.stages)]
+    held = (*_with_first_values(tensors.values(), facts.program), *_outputs(facts.program, last))
+    return replace(facts, tensors=held, notes=notes)
+
+
+def program_facts(folder: Path, machine: Machine, numbers_count: bool = True) -> CompileFacts:
+    """Return the facts of the programs in a compile's folder. Programs of ranks of one kind are equal except for ranks,
+    groups and offsets, so that one of them is read for all. numbers_count: as in `kinds_of`. Raise MspcError if it is
+    no such folder, or damaged."""
     program = load_program(folder)
     if not program.execute:
         raise MspcError(f"{folder / PROGRAM} is damaged: it names no rank's graph", code="E0116")
-    found, every, notes = graphs_of_kinds(program)
-    kinds: list[RankFacts] = []
-    tensors: dict[str, TensorFact] = {}
-    graphs: dict[int, Graph] = {}
-    stages: list[int] = []
-    for kind, graph in zip(found, every, strict=True):
-        read = GraphFacts(graph, False, True, machine)
-        kinds.append(read.of_ranks(kind.ranks))
-        stages.append(_number(graph.attrs, STAGE) or 0)
-        graphs.setdefault(stages[-1], graph)
-        tensors = {tensor.name: tensor for tensor in read.tensors()} | tensors
-    notes += missing_rate_notes(missing_rates(every, machine), machine)
-    pipeline = pipeline_facts(graphs, {stage: kinds[stages.index(stage)] for stage in graphs}, machine)
-    if pipeline is not None:
-        kinds = [replace(kind, idle=pipeline.stages[stage].idle) for kind, stage in zip(kinds, stages, strict=True)]
-    last = GraphFacts(graphs[max(graphs)], False, True, machine)
-    held = (*_with_first_values(tensors.values(), program), *_outputs(program, last))
+    found, graphs, notes = graphs_of_kinds(program, numbers_count)
+    kinds = [
+        GraphFacts(graph, machine=machine, ranks=tuple(kind.ranks), text=kind.text)
+        for kind, graph in zip(found, graphs, strict=True)
+    ]
+    stages = {stage_of(kind.graph): kind for kind in reversed(kinds)}
     return CompileFacts(
-        str(folder), program.ranks, program.mode, program.plan, held, tuple(kinds), pipeline=pipeline, notes=notes
-    )
+        str(folder), program.ranks, program.mode, program.plan, kinds=tuple(kinds), notes=notes, stages=stages,
+        program=program,
+    )  # fmt: skip
 
 
 def entries_of(plan: PlanFile) -> PlanEntries:
@@ -111,22 +126,14 @@ def _outputs(program: Program, last: GraphFacts) -> Iterator[TensorFact]:
         yield TensorFact(f"output {place}", "output", type, "", str(entry.get("layout", "")), source=source)
 
 
-def _graph_facts(path: Path, machine: Machine) -> CompileFacts:
+def file_facts(path: Path, machine: Machine) -> CompileFacts:
+    """Return the facts of a graph in a file. Raise MspcError if it cannot be read."""
     module = parse(dump_text(path), REGISTRY, str(path))
-    graph, attrs = module.main, module.attrs
-    foreign = module.dialect == "mindspore"
-    if not foreign:
-        check_graph(graph)
-    for other in module.graphs:
-        if foreign and other is not graph:
-            graph.nodes += other.nodes
-    own = not foreign and "rank" in attrs
-    read = GraphFacts(graph, foreign, own, machine)
+    attrs, foreign = module.attrs, module.dialect == "mindspore"
+    kind = GraphFacts(module.main, foreign, not foreign and "rank" in attrs, machine, (_number(attrs, "rank") or 0,))
     ranks = None if foreign else _number(attrs, "ranks")
-    kind = read.of_ranks([_number(attrs, "rank") or 0])
-    notes = missing_rate_notes(missing_rates([graph], machine), machine) if own else []
     return CompileFacts(
-        str(path), ranks, str(attrs.get("mode", "")), None, read.tensors(), (kind,), foreign, notes=notes
+        str(path), ranks, str(attrs.get("mode", "")), None, kinds=(kind,), foreign=foreign, module=module
     )
 
 
@@ -135,32 +142,75 @@ def _number(attrs: Mapping[str, Any], key: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def pipeline_facts(
-    graphs: Mapping[int, Graph], ranks: Mapping[int, RankFacts], machine: Machine
-) -> PipelineFacts | None:
-    """Return the facts of a pipeline; None for one stage.
+CONFIGURED, DECIDED = ("recompute_cells", "shard_by_plan", "check_strategies"), "propagate_sharding"
+"""Passes before the decision on layouts, of which the latest dumped one is used, and the pass that decides."""
+LAID_OUT = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
+"""Passes for which the dumps contain the graph of all ranks with its layouts, the latest first."""
+_AFTER = re.compile(r"# after: (\w+),")
 
-    graphs, ranks: by a stage's number, the program of the first kind of its ranks, and the facts of that kind.
-    """
-    count = max((int(graph.attrs.get(STAGES, 1)) for graph in graphs.values()), default=1)
-    if count < 2:
-        return None
-    works = any(WORK in node.attrs for graph in graphs.values() for node in graph.nodes)
-    borders: dict[tuple[int, int], tuple[int, int]] = {}
-    for stage, graph in sorted(graphs.items()):
-        for node in graph.nodes:
-            if isinstance(node.op, SendToStage):
-                messages, nbytes = borders.get((stage, node.op.stage), (0, 0))
-                borders[stage, node.op.stage] = messages + 1, nbytes + node.type.nbytes
-    if not works or len(graphs) < count:
-        found = {stage: StageFacts(None, None, ranks[stage].operators) for stage in graphs}
-        return PipelineFacts(count, "", 0, 0, None, found, borders)
-    from mspc.output.stage_times import stage_times  # late: few programs have stages
 
-    times = stage_times([graphs[stage] for stage in sorted(graphs)], machine)
-    found = {stage: StageFacts(times.idle_share(stage), times.kept(stage), ranks[stage].operators) for stage in graphs}
-    schedule = times.schedule
-    return PipelineFacts(count, schedule.name, schedule.micro_batches, schedule.chunks, times.makespan, found, borders)
+def with_global_graphs(facts: CompileFacts) -> CompileFacts:
+    """Return the facts of a folder with its graphs of all ranks, or with a note that says why there are none. Raise
+    MspcError if the dumps are not of the compile."""
+    program, kind = facts.program, facts.kinds[0]
+    assert program is not None
+    if not program.network:
+        note = "the ranks' networks are their own, so there is no graph of all ranks and no layouts"
+        return replace(facts, notes=[*facts.notes, note])
+    graphs = _dumped((program.folder / program.execute[kind.rank]).parent, program, kind.graph)
+    if not any(name in graphs for name in LAID_OUT):
+        path, wanted = str(program.folder / PROGRAM), frozenset({*CONFIGURED, *LAID_OUT})
+        graphs = stages_again(program.network, path, program.compile_id, wanted)
+    found, configured = (
+        next((graphs[name] for name in names if name in graphs), None) for names in (LAID_OUT, CONFIGURED)
+    )
+    if found is None:
+        note = "no layouts of results: mspc compile --save-graphs writes the graphs that have them"
+        return replace(facts, notes=[*facts.notes, note])
+    return replace(facts, global_graph=found, configured=configured, decided=graphs.get(DECIDED))
+
+
+def _dumped(folder: Path, program: Program, own: Graph) -> dict[str, Graph]:
+    """Return, by pass, the graphs of all ranks in a rank's dumps: the latest of `LAID_OUT`, and the graphs before and
+    after the decision. own: the rank's program."""
+    texts: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.ir")):
+        found = _AFTER.match(read_begin(path)) if path.is_file() else None
+        if found is not None:
+            texts[found[1]] = path
+    wanted = {next((name for name in LAID_OUT if name in texts), ""), *CONFIGURED, DECIDED}
+    return {name: _graph(path, program, own) for name, path in texts.items() if name in wanted}
+
+
+def _graph(path: Path, program: Program, own: Graph) -> Graph:
+    """Return the graph of all ranks in a file. Raise MspcError if it and the rank's program are not of one compile."""
+    graph = parse(dump_text(path), REGISTRY, str(path)).main
+    shown = path.relative_to(program.folder)
+    others = _shared(own)
+    for key, value in _shared(graph).items():
+        if value != others[key]:
+            raise MspcError(
+                f"{program.folder} holds dumps of different compiles: {shown} has {key} {value}, the programs have "
+                f"{others[key]}"
+            )
+    there = {parameter.name: parameter.type for parameter in graph.parameters}
+    for parameter in own.parameters:
+        known = (parameter.type, parameter.global_type)  # data parallel graphs have a rank's rows from the first
+        if there.get(parameter.name, parameter.type) not in known and PADDING not in parameter.attrs:
+            raise MspcError(
+                f"{program.folder} holds dumps of different compiles: {parameter.name} is {there[parameter.name]} in "
+                f"{shown}, and {parameter.global_type or parameter.type} in the programs"
+            )
+    check_in_file(graph, path)
+    return graph
+
+
+def _shared(graph: Graph) -> dict[str, object]:
+    """Return the facts that all graphs of a compile share: the number of ranks that run it, and the mode. Before it is
+    cut, the graph of several stages has the number of ranks of one stage."""
+    ranks, stages = graph.attrs.get("ranks"), graph.attrs.get(STAGES, 1)
+    is_whole = isinstance(ranks, int) and isinstance(stages, int) and STAGE not in graph.attrs
+    return {"ranks": ranks * stages if is_whole else ranks, "mode": graph.attrs.get("mode")}
 
 
 SCRIPT = ".py"

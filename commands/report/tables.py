@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mspc.commands.facts.graph import GRADIENTS
-from mspc.commands.report.facts import CollectiveRow, MemoryRow, OperatorRow, Report, StepTimes
+from mspc.commands.facts.compiled import Report
+from mspc.commands.facts.graph import GRADIENTS, StepTimes
+from mspc.commands.facts.memory import MemoryRow
+from mspc.commands.facts.rows import CollectiveRow, OperatorRow
 from mspc.commands.report.streams import columns_setting, is_terminal, terminal_columns
 from mspc.ir.diagnostics import listed, shown
 from mspc.ir.files.atomic_writing import write_atomically
@@ -394,6 +396,11 @@ def sizes_text(first: int, second: int) -> str:
     if first != second and texts[0] == texts[1]:
         texts = f"{first:,} B", f"{second:,} B"
     return " -> ".join(dict.fromkeys(texts))
+
+
+def counted(count: int, name: str) -> str:
+    """Return a count with a noun: `1 stage`, `2 stages`."""
+    return f"{count} {name}{'s' * (count != 1)}"
 
 
 MAX_KINDS = 14

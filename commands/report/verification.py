@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from mspc.commands.report.facts import source_line
+from mspc.commands.facts.rows import source_line
 from mspc.commands.report.tables import (
     TextTable,
     alike,

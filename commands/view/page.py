@@ -20,9 +20,9 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.reading import check_used, compiled_folder, file_of, is_script
-from mspc.commands.report.tables import print_line, size_text
+from mspc.commands.report.tables import counted, print_line, size_text
 from mspc.commands.report.verbosity import ProgressLine
-from mspc.commands.view.dump import read_dump, several
+from mspc.commands.view.dump import read_dump
 from mspc.commands.view.proof import page_facts
 from mspc.ir.diagnostics import CONTROL, shown
 from mspc.ir.files.atomic_writing import check_writable, utf8_bytes, write_atomically
@@ -119,11 +119,9 @@ def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
     machine = machine_of(options.machine)
     if not is_script(target):
         check_used((target,), options.compile)
-        return page_facts(read_dump(Path(target)), machine, options.profile, options.proof)
+        return page_facts(read_dump(Path(target), machine), options.profile, options.proof)
     with compiled_folder(target, replace(options.compile, kinds_only=True, few=RANKS)) as folder:
-        dump = read_dump(folder)
-        dump.title = os.path.basename(target)
-        return page_facts(dump, machine, options.profile, options.proof)
+        return page_facts(replace(read_dump(folder, machine), name=target), options.profile, options.proof)
 
 
 def _summary(facts: dict[str, Any]) -> str:
@@ -132,7 +130,7 @@ def _summary(facts: dict[str, Any]) -> str:
     nodes, collectives = (sum(map(len, those)) for those in (
         [graph["nodes"]["op"] for graph in shown], [graph["collectives"] for graph in shown]
     ))  # fmt: skip
-    counts = several(nodes, "node"), several(collectives, "collective")
+    counts = counted(nodes, "node"), counted(collectives, "collective")
     if not facts["programs"]:
         return ", ".join(counts)
-    return f"{', '.join(counts)} of {several(facts['ranks'], 'rank')} in {several(len(facts['programs']), 'program')}"
+    return f"{', '.join(counts)} of {counted(facts['ranks'], 'rank')} in {counted(len(facts['programs']), 'program')}"

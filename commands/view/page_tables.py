@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from mspc.commands.report.facts import shown_file
+from mspc.commands.facts.rows import shown_file
 from mspc.ir.diagnostics import Frames, Location
 from mspc.ir.graph import element_types
 from mspc.ir.layout import Layout

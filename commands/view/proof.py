@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.timeline import missing_rates
+from mspc.commands.comparison.all_differences import paired
+from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.graph import GraphFacts
+from mspc.commands.facts.memory import memory_blocks
+from mspc.commands.facts.origins import origins_of
 from mspc.commands.report.plan_summary import missing_rate_notes
+from mspc.commands.report.tables import REPORT_VERSION
 from mspc.commands.view.alternatives import next_ways
-from mspc.commands.view.dump import Dump
-from mspc.commands.view.graph_columns import Origins, add_regions, collective_facts, graph_columns
+from mspc.commands.view.dump import kind_facts
+from mspc.commands.view.graph_columns import add_regions, collective_facts, graph_columns
 from mspc.commands.view.page_tables import NodeTables
-from mspc.commands.view.stages import is_planned, machine_facts, memory_facts, rounded, schedule, stage_facts
+from mspc.commands.view.stages import is_planned, machine_facts, rounded, schedule, stage_facts
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import flag_in, list_in, number_in, parsed_json, reading, whole_in
 from mspc.ir.files.regular import read_bytes
@@ -27,7 +33,7 @@ COUNTS = ("ranks", "kinds", "steps", "seed")
 Content = Mapping[str, Any]
 
 
-def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
+def read_proof(path: Path, dump: CompileFacts) -> dict[str, Any]:
     """Return the content of the page for a report.
 
     `values` has a row for each value: [kind, name, ranks, the largest difference, the tolerance at that place, whether
@@ -43,9 +49,9 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
         raise MspcError(f"{path} is no report of mspc verify --scale", notes=[HOW])
     if content["ranks"] != dump.ranks:
         raise MspcError(f"{path} is of another compile: it is of {content['ranks']} ranks, this is of {dump.ranks}")
-    own = str(content.get("compile_id", ""))
-    if own and dump.compile_id and own != dump.compile_id:
-        raise MspcError(f"{path} is of another compile: it is of {own}, this is {dump.compile_id}")
+    own, here = str(content.get("compile_id", "")), dump.compile_id
+    if own and here and own != here:
+        raise MspcError(f"{path} is of another compile: it is of {own}, this is {here}")
     try:
         seconds = number_in(content["seconds"], "seconds")
         if not math.isfinite(seconds):
@@ -80,10 +86,10 @@ def _failure(content: Content) -> Content:
     return found
 
 
-def _node(failure: Content, dump: Dump) -> list[int] | None:
+def _node(failure: Content, dump: CompileFacts) -> list[int] | None:
     """Return [program, index] of the failed node; None unless its rank's program has exactly one node that matches."""
     rank = failure["ranks"][0] if failure.get("ranks") else failure.get("rank")
-    number = next((i for i, ranks in enumerate(dump.ranks_of) if rank in ranks), None)
+    number = next((i for i, kind in enumerate(dump.kinds) if rank in kind.ranks), None)
     if number is None:
         return None
     wanted = failure.get("operator"), failure.get("place"), failure.get("scope")
@@ -140,7 +146,7 @@ MEASURED = 16
 """Most ranks with measured times in the page, so that its size does not grow with the number of ranks."""
 
 
-def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
+def read_profile(path: Path, dump: CompileFacts) -> dict[int, dict[str, Any]]:
     """Return, by rank, the number of timed `steps` and `nodes`: by node [begin, seconds], means over the steps. Raise
     MspcError if the file cannot be read or is no profile, or it is of another compile."""
     with reading(path, "profile", notes=[HOW_TO_PROFILE]):
@@ -148,7 +154,7 @@ def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list):
         raise MspcError(f"{path} is no profile: it has no list of traceEvents", notes=[HOW_TO_PROFILE])
-    graphs = {rank: graph for kind, graph in zip(dump.ranks_of, dump.programs, strict=True) for rank in kind}
+    graphs = {rank: kind.graph for kind in dump.kinds for rank in kind.ranks}
     spans: dict[int, dict[int, list[tuple[int, float, float]]]] = defaultdict(lambda: defaultdict(list))
     for event in events:
         args = event.get("args") if isinstance(event, dict) and event.get("ph") == "X" else {"region": True}
@@ -203,11 +209,8 @@ def _means(rows: dict[int, list[tuple[int, float, float]]]) -> dict[str, Any]:
 # The content of the page as one value of JSON ---------------------------------------------------------
 
 
-FORMAT = 1
-
-
-def page_facts(dump: Dump, machine: Machine, profile: Path | None = None, proof: Path | None = None) -> dict[str, Any]:
-    """Return the content of the page for a dump.
+def page_facts(compiled: CompileFacts, profile: Path | None = None, proof: Path | None = None) -> dict[str, Any]:
+    """Return the content of the page for the facts of `read_dump`.
 
     `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at index `plan` (-1
     if there is none). A graph has the columns of `graph_columns` and, if they are known, `collectives`, `schedule`,
@@ -215,65 +218,64 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None, proof:
     graphs that their nodes run follow, in the form of `add_regions`. Raise MspcError if the profile or the proof cannot
     be read, or is of another compile.
     """
-    tables = NodeTables()
-    graphs = [_graph(graph, tables, machine, "rank") for graph in dump.programs]
-    module = dump.module
-    modules = [] if module is None else module.graphs if module.dialect else [module.main]
-    roots = [*dump.programs, *modules]
-    graphs += [_graph(graph, tables, machine, "file") for graph in modules]
+    tables, module, whole = NodeTables(), compiled.module, compiled.global_graph
+    kinds = [*compiled.kinds]
+    if module is not None and module.dialect:
+        kinds = [replace(kinds[0], graph=graph) for graph in module.graphs]
+    graphs = [_graph(kind, tables, "rank" if module is None else "file") for kind in kinds]
     plan = -1
     ways: dict[int, Any] = {}
-    if dump.plan is not None:
-        for facts, graph in zip(graphs, dump.programs, strict=True):
-            origins = Origins(graph, dump.plan)
-            facts |= {"origin": origins.of, "members": origins.members, "origins": origins.results}
-        ways = _ways(dump, tables, machine)
+    if whole is not None:
+        for facts, kind in zip(graphs, kinds, strict=True):
+            facts |= origins_of(kind.graph, whole)
+        ways = _ways(compiled, tables)
         plan = len(graphs)
-        roots.append(dump.plan)
-        graphs.append(_graph(dump.plan, tables, machine, "plan"))
-    if module is None or not module.dialect:
-        add_regions(graphs, roots, plan, tables, machine)
-    native = [] if module is None or module.dialect else modules
-    entry = module.entry if module is not None else ""
+        kinds.append(GraphFacts(whole, of_one_rank=False, machine=compiled.machine))
+        graphs.append(_graph(kinds[-1], tables, "plan"))
+    if not compiled.foreign:
+        add_regions(graphs, kinds, plan, tables)
     if profile is not None and module is not None:
         raise MspcError("--profile is for the folder of a compile, not for one graph")
-    measured = {} if profile is None else read_profile(profile, dump)
+    measured = {} if profile is None else read_profile(profile, compiled)
+    native = [] if compiled.foreign else compiled.programs
+    rates = missing_rate_notes(missing_rates(native, compiled.machine), compiled.machine)
     return {
-        "format": FORMAT,
-        "title": dump.title,
-        "ranks": dump.ranks,
-        "compile_id": dump.compile_id,
-        "mode": dump.mode,
+        "version": REPORT_VERSION,
+        "title": Path(compiled.name).name or Path(compiled.name).resolve().name,
+        "ranks": compiled.ranks or 0,
+        "compile_id": compiled.compile_id,
+        "mode": compiled.mode,
         "dialect": module.dialect if module is not None else "",
-        "notes": [*dump.notes, *missing_rate_notes(missing_rates(dump.programs or native, machine), machine)],
-        "machine": machine_facts(machine),
-        "programs": dump.kinds,
+        "notes": [*compiled.notes, *rates],
+        "machine": machine_facts(compiled.machine),
+        "programs": kind_facts(compiled),
         "graphs": graphs,
-        "main": next((i for i, graph in enumerate(modules) if graph.name == entry), 0),
+        "main": 0 if module is None else next(i for i, kind in enumerate(kinds) if kind.graph is module.main),
         "plan": plan,
-        "stages": stage_facts(dump.programs, dump.stages, machine, tables),
+        "stages": stage_facts(compiled, tables),
         "ways": ways,
         "measured": measured,
-        "proof": None if proof is None else read_proof(proof, dump),
+        "proof": None if proof is None else read_proof(proof, compiled),
         **tables.as_dict(),
     }
 
 
-def _graph(graph: Graph, tables: NodeTables, machine: Machine, kind: str) -> dict[str, Any]:
+def _graph(facts: GraphFacts, tables: NodeTables, kind: str) -> dict[str, Any]:
+    graph = facts.graph
     found: dict[str, Any] = {"kind": kind, **graph_columns(graph, tables)}
-    found["collectives"] = collective_facts(graph, machine)
+    found["collectives"] = collective_facts(facts)
     if kind == "rank" or (kind == "file" and is_planned(graph)):
-        found["schedule"] = schedule(graph, machine)
-        found["memory"] = memory_facts(graph)
+        found["schedule"] = schedule(facts)
+        found["memory"] = memory_blocks(graph, facts.memory_plan)
     return found
 
 
-def _ways(dump: Dump, tables: NodeTables, machine: Machine) -> dict[int, Any]:
+def _ways(dump: CompileFacts, tables: NodeTables) -> dict[int, Any]:
     """Return, by a node of the plan, the present and the next best layouts of its operands: [layouts, seconds more]."""
-    if dump.configured is None or dump.decided is None or dump.plan is None:
+    if dump.configured is None or dump.decided is None or dump.global_graph is None:
         return {}
-    found = next_ways(dump.configured, dump.decided, machine)
-    places = _same_nodes(dump.decided, dump.plan)
+    found = next_ways(dump.configured, dump.decided, dump.machine)
+    places = _same_nodes(dump.decided, dump.global_graph)
     return {
         places[n]: [
             [tables.layouts(way.operands), None if math.isinf(way.seconds) else rounded(way.seconds)] for way in ways
@@ -285,15 +287,9 @@ def _ways(dump: Dump, tables: NodeTables, machine: Machine) -> dict[int, Any]:
 
 def _same_nodes(first: Graph, then: Graph) -> dict[int, int]:
     """Return the positions of a graph's nodes in the same graph after passes that only add nodes to it."""
-    waiting: dict[Any, list[int]] = {}
-    for index, node in reversed(list(enumerate(then.nodes))):
-        waiting.setdefault(_key(node), []).append(index)
-    found: dict[int, int] = {}
-    for index, node in enumerate(first.nodes):
-        alike = waiting.get(_key(node))
-        if alike:
-            found[index] = alike.pop()
-    return found
+    places = {node: place for place, node in enumerate(then.nodes)}
+    pairs = paired(first.nodes, then.nodes, [(_key, False)], _key)
+    return {index: places[other] for index, (_, other) in enumerate(pairs[: len(first.nodes)]) if other is not None}
 
 
 def _key(node: Node) -> Any:

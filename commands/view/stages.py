@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mspc.analysis.aliasing import last_reads, viewed_operands
 from mspc.analysis.cost.machine import PRODUCTS, Machine
 from mspc.analysis.cost.nodes import moved_bytes, work_of
-from mspc.analysis.cost.timeline import StreamTimeline
+from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.graph import GraphFacts
+from mspc.commands.facts.memory import memory_sizes
+from mspc.commands.facts.pipelines import stage_of
 from mspc.commands.view.page_tables import NodeTables
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGE, STAGES, WORK, Graph, Node, Value, element_types
+from mspc.ir.graph import WORK, Graph, Node
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
-from mspc.ops.control.structural import extracted_elements
 from mspc.ops.op import Op
-from mspc.passes.lib.timeline import StepTail
-from mspc.runtime.memory import MemoryPlan
-from mspc.runtime.memory_classes import CLASSES
-from mspc.runtime.memory_plan import plan_memory
+from mspc.passes.lib.timeline import ScheduleTimeline, StepTail
 
 
-def stage_facts(
-    programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: NodeTables
-) -> dict[str, Any] | None:
+def stage_facts(facts: CompileFacts, tables: NodeTables) -> dict[str, Any] | None:
     """Return the facts of the stages for the page; None if the programs have no stages.
 
     `of` is the stage of every program. If there is a program of every stage, and they work on micro-batches, `heading`
@@ -33,46 +28,48 @@ def stage_facts(
     micro-batches for which it holds values; `sizes`, the memory of its ranks; `spans`, its work in order; and `tail`,
     its updates and other work outside micro-batches, as [begin, end, number of the text of its wait (-1: none), number
     of its own text], null if it has none. A span is [begin, end, blocks, number of the text of its wait (-1: none)], a
-    block [kind, chunk, micro-batch, node]. programs: those in the page. stages: the first program of every stage.
+    block [kind, chunk, micro-batch, node].
     """
-    count = max((int(graph.attrs.get(STAGES, 1)) for graph in stages.values()), default=1)
-    if count < 2:
+    pipeline = facts.pipeline
+    if pipeline is None:
         return None
-    found: dict[str, Any] = {"count": count, "of": [int(graph.attrs.get(STAGE, 0)) for graph in programs]}
-    works = any(WORK in node.attrs for graph in stages.values() for node in graph.nodes)
-    return found | (_schedule(programs, stages, machine, tables) if works and len(stages) == count else {})
+    found: dict[str, Any] = {"count": pipeline.count, "of": [stage_of(graph) for graph in facts.programs]}
+    timeline = pipeline.timeline
+    if timeline is None:
+        return found
+    from mspc.output.schedule_text import heading  # late: few programs have stages
+
+    numbers = {kind.ranks: number for number, kind in enumerate(facts.kinds)}
+    rows = [
+        {
+            "program": numbers.get(kind.ranks, -1), "idle": rounded(timeline.idle_share(stage)),
+            "keeps": timeline.kept(stage), "sizes": memory_sizes(kind.memory_plan),
+            **_work(kind.graph, timeline, stage, tables),
+        }
+        for stage, kind in sorted(pipeline.stages.items())
+    ]  # fmt: skip
+    return found | {"heading": heading(timeline), "total": rounded(timeline.makespan), "rows": rows}
 
 
-def _schedule(
-    programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: NodeTables
-) -> dict[str, Any]:  # fmt: skip
-    """Return the timeline of the stages, in the form described in `stage_facts`."""
-    from mspc.output.schedule_text import heading, wait_text  # late: few programs have stages
-    from mspc.output.stage_times import stage_times
+def _work(graph: Graph, timeline: ScheduleTimeline, stage: int, tables: NodeTables) -> dict[str, Any]:
+    """Return the `spans` and the `tail` of a stage, in the form described in `stage_facts`."""
+    from mspc.output.schedule_text import wait_text  # late, as above
     from mspc.passes.lib.stage_placement import has_weights_apart, kinds_of
     from mspc.passes.lib.stage_programs import work_of as scheduled_work
 
-    numbers = {id(graph): number for number, graph in enumerate(programs)}
-    timeline = stage_times([stages[stage] for stage in sorted(stages)], machine)
-    rows: list[dict[str, Any]] = []
-    for stage, graph in sorted(stages.items()):
-        calls = {scheduled_work(node): index for index, node in enumerate(graph.nodes) if WORK in node.attrs}
-        apart = has_weights_apart(graph.attrs)
-        spans: list[list[Any]] = []
-        begin = 0.0
-        for span in timeline.spans[stage]:
-            part = span.action
-            keys = [(kind, part.chunk, part.micro_batch) for kind in kinds_of(part.kind, apart)]
-            call = next((calls[key] for key in keys if key in calls), -1)
-            blocks = [[part.kind, part.chunk, part.micro_batch, call]]
-            waited = tables.string(wait_text(span, begin)) if span.awaited is not None else -1
-            spans.append([rounded(span.start), rounded(span.end), blocks, waited])
-            begin = span.end
-        idle = rounded(timeline.idle_share(stage))
-        row = {"program": numbers.get(id(graph), -1), "idle": idle, "keeps": timeline.kept(stage)}
-        row["tail"] = _tail(timeline.tails.get(stage), begin, tables)
-        rows.append(row | {"sizes": sizes_of(plan_memory(graph)), "spans": spans})
-    return {"heading": heading(timeline), "total": rounded(timeline.makespan), "rows": rows}
+    calls = {scheduled_work(node): index for index, node in enumerate(graph.nodes) if WORK in node.attrs}
+    apart = has_weights_apart(graph.attrs)
+    spans: list[list[Any]] = []
+    begin = 0.0
+    for span in timeline.spans[stage]:
+        part = span.action
+        keys = [(kind, part.chunk, part.micro_batch) for kind in kinds_of(part.kind, apart)]
+        call = next((calls[key] for key in keys if key in calls), -1)
+        blocks = [[part.kind, part.chunk, part.micro_batch, call]]
+        waited = tables.string(wait_text(span, begin)) if span.awaited is not None else -1
+        spans.append([rounded(span.start), rounded(span.end), blocks, waited])
+        begin = span.end
+    return {"tail": _tail(timeline.tails.get(stage), begin, tables), "spans": spans}
 
 
 def _tail(tail: StepTail | None, begin: float, tables: NodeTables) -> list[Any] | None:
@@ -111,16 +108,16 @@ def rounded(number: float) -> float:
     return float(f"{number:.{DIGITS}g}")
 
 
-def schedule(graph: Graph, machine: Machine) -> dict[str, Any]:
+def schedule(facts: GraphFacts) -> dict[str, Any]:
     """Return the predicted step: `begin` and `seconds` of every node (None for views, which do not run), its
     `operations`, the bytes `moved` by its reads and writes, and sums of the step in seconds."""
-    timeline = StreamTimeline(graph, machine)
-    spans = [timeline.spans.get(node) for node in graph.nodes]
+    timeline, nodes = facts.timeline, facts.graph.nodes
+    spans = [timeline.spans.get(node) for node in nodes]
     return {
         "begin": [None if span is None else rounded(span[0]) for span in spans],
         "seconds": [None if span is None else rounded(span[1]) for span in spans],
-        "operations": [work_of(node) for node in graph.nodes],
-        "moved": [moved_bytes(node) for node in graph.nodes],
+        "operations": [work_of(node) for node in nodes],
+        "moved": [moved_bytes(node) for node in nodes],
         "total": timeline.total,
         "compute": timeline.compute,
         "communication": timeline.communication,
@@ -141,73 +138,6 @@ def machine_facts(machine: Machine) -> dict[str, Any]:
         "network": machine.network and machine.network.bandwidth.at(LARGE),
         "ranks_per_host": machine.ranks_per_host,
     }
-
-
-def memory_facts(graph: Graph) -> dict[str, Any]:
-    """Return the memory of a step.
-
-    `sizes` are the bytes of permanent storage and of the arena. `blocks` has a row for every block of the arena:
-    offset, bytes, the first and the last node for which it is held, and the nodes with results in it. `kinds` has the
-    index of each block's class in `classes`.
-    """
-    plan = plan_memory(graph)
-    last = _last_reads(graph)
-    found: dict[tuple[int, int], list[list[Any]]] = {}
-    for index, node in enumerate(graph.nodes):
-        if node.op.is_view and node not in plan.copied:
-            continue
-        for number, (place, name) in enumerate(zip(plan.places[node], plan.classes[node], strict=True)):
-            until = max(last.get((node, number), index), index)
-            if place.kind != "arena" or not place.nbytes:
-                continue
-            if node in plan.shadow_weights.copies:  # it persists between steps
-                found[place.offset, place.nbytes] = [[0, len(graph.nodes), [index], CLASSES.index(name)]]
-            else:
-                _extend(found.setdefault((place.offset, place.nbytes), []), index, until, CLASSES.index(name))
-    blocks = sorted(([*key, *rest] for key, rows in found.items() for rest in rows), key=lambda row: (row[2], row[0]))
-    return {
-        "sizes": sizes_of(plan),
-        "classes": CLASSES,
-        "blocks": [row[:-1] for row in blocks],
-        "kinds": [row[-1] for row in blocks],
-    }  # fmt: skip
-
-
-def sizes_of(plan: MemoryPlan) -> dict[str, int]:
-    """Return the bytes of permanent storage, of the arena, of the classes in it, and of values on the host."""
-    return {
-        "weights": plan.weights, "states": plan.states, "inputs": plan.inputs, "constants": plan.constants,
-        "arena": plan.arena, "gradients": plan.gradients, "activations": plan.activations,
-        "temporary": plan.temporary, "lower_bound": plan.lower_bound, "peak": plan.peak,
-        "on_host": plan.on_host,
-    }  # fmt: skip
-
-
-def _last_reads(graph: Graph) -> dict[tuple[Value, int], int]:
-    """Return the position of the last node that reads each tensor, by (value, index of the tensor in it)."""
-    last_of = last_reads(graph, viewed_operands)
-    found: dict[tuple[Value, int], int] = {}
-    for index, node in enumerate(graph.nodes):
-        until = last_of.get(node, index) if node.op.is_view else index
-        for operand in node.inputs:
-            taken = extracted_elements(node.op)
-            own = range(len(element_types(operand.type))) if taken is None else taken
-            found.update({(operand, k): max(until, found.get((operand, k), 0)) for k in own})
-    for value in graph.results:
-        found.update({(value, k): len(graph.nodes) for k in range(len(element_types(value.type)))})
-    return found
-
-
-def _extend(rows: list[list[Any]], index: int, until: int, number: int) -> None:
-    """Add a result to the rows of a block: to the last row if that is still alive and has the same class, else as a new
-    row."""
-    if rows and rows[-1][1] >= index and rows[-1][3] == number:
-        rows[-1][1] = max(rows[-1][1], until)
-        rows[-1][2].append(index)
-        return
-    if rows and rows[-1][1] >= index:
-        rows[-1][1] = index - 1  # overwritten
-    rows.append([index, until, [index], number])
 
 
 def is_planned(graph: Graph) -> bool:

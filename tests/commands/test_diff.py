@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.commands.comparison.all_differences import Difference, differences, moved_cells
+from mspc.commands.comparison.all_differences import Difference, differences
+from mspc.commands.comparison.tables import moved_cells
 from mspc.commands.diff import diff_targets
-from mspc.commands.facts.graph import OF_GROUPS, CollectiveFact, CompileFacts, GraphFacts, RankFacts, SentTensor
+from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.graph import OF_GROUPS, GraphFacts
 from mspc.commands.facts.reading import read_facts
-from mspc.commands.report.facts import CollectiveRow
 from mspc.ir.text.fragments import read_layouts
 from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.fused.elementwise import BodyLine, FusedElementwise
 from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.op import REGISTRY, Op
@@ -317,19 +319,15 @@ def test_bad_input(folder: Path, names: tuple[str, ...], said: str, monkeypatch:
 def test_ranks_that_differ_alike_are_told_once() -> None:
     """Kinds of ranks differ in their groups, and may differ in what they send before the change, too."""
 
-    def kind(ranks: tuple[int, ...], group: tuple[int, ...], extra: int, gathers: bool) -> RankFacts:
-        sent = [("AllReduce", extra)] + [("AllGather", 96)] * gathers
-        facts = [
-            CollectiveFact(
-                CollectiveRow(name, group, nbytes, "forward", "", "why", "net.py:1"), "Default",
-                (SentTensor("", "Default", nbytes),), (), None,
-            )
-            for name, nbytes in sent
-        ]  # fmt: skip
-        return RankFacts(ranks, (), tuple(facts), {}, None, None, None)
+    def kind(ranks: tuple[int, ...], group: tuple[int, ...], extra: int, gathers: bool) -> GraphFacts:
+        graph = Graph("one")
+        for op, count in [(AllReduce(rank_list=group), extra)] + [(AllGather(rank_list=group), 24)] * gathers:
+            operand = Parameter("x", TensorType(FLOAT32, (count,)), "input")
+            graph.nodes.append(Node(op, [operand], operand.type, scope="Default"))
+        return GraphFacts(graph, of_one_rank=False, ranks=ranks)
 
     def compiled(gathers: bool) -> CompileFacts:
-        kinds = (kind((0, 1), (0, 1), 8, gathers), kind((2, 3), (2, 3), 8, gathers), kind((4,), (4, 5), 16, gathers))
+        kinds = (kind((0, 1), (0, 1), 2, gathers), kind((2, 3), (2, 3), 2, gathers), kind((4,), (4, 5), 4, gathers))
         return CompileFacts("x", 5, "", None, kinds=kinds)
 
     (found,) = differences(compiled(False), compiled(True)).kinds
@@ -378,7 +376,7 @@ def facts(op: Op, operands: list[Value] | None = None) -> CompileFacts:
     graph.parameters = [Parameter(name, type, "input") for name in ("x", "y")]
     node = Node(op, operands or list(graph.parameters), type, "made", "made")
     graph.nodes, graph.results = [node], [node]
-    return CompileFacts("", 2, "", None, kinds=(GraphFacts(graph, False, False).of_ranks((0,)),))
+    return CompileFacts("", 2, "", None, kinds=(GraphFacts(graph, of_one_rank=False, ranks=(0,)),))
 
 
 def test_every_field_of_every_operator_is_compared() -> None:
@@ -589,7 +587,7 @@ def test_a_part_of_the_stages_is_compared_where_both_tell(stage_folder: Path) ->
     assert (told["equal"], told["stages"]) == (True, None)
     pipeline = read_facts(stage_folder / "part").pipeline
     assert pipeline is not None
-    assert (pipeline.count, pipeline.schedule, pipeline.step, list(pipeline.stages)) == (2, "", None, [1])
+    assert (pipeline.count, pipeline.timeline, pipeline.step, list(pipeline.stages)) == (2, None, None, [1])
 
 
 def test_the_largest_cells_that_moved_together_are_named() -> None:

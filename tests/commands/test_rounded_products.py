@@ -86,7 +86,7 @@ def test_what_is_compiled_says_it(run: Run) -> None:
     assert exact.times.compute == pytest.approx(4 * rounded.times.compute, rel=1e-3)
     cells = [sum(scope.seconds or 0.0 for scope in kind.scopes.values()) for kind in (exact, rounded)]
     assert cells[0] == pytest.approx(4 * cells[1], rel=1e-3)
-    pages = [page_facts(read_dump(Path(name)), slow)["graphs"][0]["schedule"] for name in ("net", "net_rounded")]
+    pages = [page_facts(read_dump(Path(name), slow))["graphs"][0]["schedule"] for name in ("net", "net_rounded")]
     assert pages[0]["compute"] == pytest.approx(4 * pages[1]["compute"], rel=1e-3)
 
 

@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import moved_bytes, sent_bytes
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.commands.facts.equal_ranks import kinds_of
-from mspc.commands.view.dump import Dump, kind_facts, own_numbers, ranges, read_dump
-from mspc.commands.view.graph_columns import Origins, members_of, strides_of_axes, strides_of_members
+from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.equal_ranks import kinds_of, own_numbers
+from mspc.commands.facts.memory import memory_blocks
+from mspc.commands.facts.origins import Origins
+from mspc.commands.view.dump import ranges, read_dump
+from mspc.commands.view.graph_columns import members_of, strides_of_axes, strides_of_members
 from mspc.commands.view.page import html_of
 from mspc.commands.view.page_tables import NodeTables
 from mspc.commands.view.proof import page_facts
-from mspc.commands.view.stages import memory_facts
 from mspc.ir.layout import Layout, group_of
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.program import Program, load_program
@@ -56,13 +57,13 @@ def quickstart(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def dump(quickstart: Path) -> Dump:
+def dump(quickstart: Path) -> CompileFacts:
     return read_dump(quickstart)
 
 
 @pytest.fixture(scope="module")
-def facts(dump: Dump) -> dict[str, Any]:
-    return read_back(page_facts(dump, H200))
+def facts(dump: CompileFacts) -> dict[str, Any]:
+    return read_back(page_facts(dump))
 
 
 def test_sources_below_the_current_folder_have_relative_paths(own_folder: Path) -> None:
@@ -77,7 +78,7 @@ def test_sources_below_the_current_folder_have_relative_paths(own_folder: Path) 
 def test_mindspores_dumps_are_shown_as_they_are(case: str, conformance: Path) -> None:
     path = conformance / "dumps" / f"{case}.begin.ir"
     path = path if path.is_file() else conformance / "dumps" / f"{case}.execute.ir"
-    facts = read_back(page_facts(read_dump(path), H200))
+    facts = read_back(page_facts(read_dump(path)))
     assert facts["dialect"] == "mindspore"
     module = parse(path.read_text(), REGISTRY, str(path))
     assert [graph["name"] for graph in facts["graphs"]] == [graph.name for graph in module.graphs]
@@ -98,10 +99,10 @@ def test_shared_cases_are_shown_as_they_are_compiled(
     ranks = None if "device_num=" in script.read_text() else 8
     folder = compiled(script, tmp_path / "graphs", ranks, level=0, kinds_only=True)
     dump = read_dump(folder)
-    facts = read_back(page_facts(dump, H200))
+    facts = read_back(page_facts(dump))
     assert dump.notes == []
-    assert dump.plan is not None
-    for shown, graph in zip(facts["graphs"], [*dump.programs, dump.plan], strict=True):
+    assert dump.global_graph is not None
+    for shown, graph in zip(facts["graphs"], [*dump.programs, dump.global_graph], strict=True):
         check_equal(facts, shown, graph)
     _check_groups(facts, folder)
     if dump.mode != "data_parallel":  # whose graph of all ranks has a rank's own types
@@ -124,13 +125,13 @@ def _check_groups(facts: dict[str, Any], folder: Path) -> None:
                 assert members_of(group, rank) == tuple(sorted(node.op.members))
 
 
-def _check_origins(facts: dict[str, Any], shown: dict[str, Any], graph: Any, dump: Dump) -> None:
+def _check_origins(facts: dict[str, Any], shown: dict[str, Any], graph: Any, dump: CompileFacts) -> None:
     """A rank's slice is what its layout in the graph of all ranks leaves of the global tensor."""
-    assert dump.plan is not None
+    assert dump.global_graph is not None
     found = 0
     for index, node in enumerate(graph.nodes):
         at = shown["origin"][index]
-        global_node = dump.plan.nodes[at] if at >= 0 else None
+        global_node = dump.global_graph.nodes[at] if at >= 0 else None
         if global_node is None or not isinstance(global_node.layout, Layout) or not hasattr(node.type, "shape"):
             continue
         assert global_node.tensor_layout.local_shape(global_node.shape) == node.shape, node
@@ -138,18 +139,18 @@ def _check_origins(facts: dict[str, Any], shown: dict[str, Any], graph: Any, dum
     assert found >= len(graph.nodes) // 3 or len(graph.nodes) < FEW
 
 
-def test_a_folder_is_shown_as_it_is(dump: Dump, facts: dict[str, Any]) -> None:
-    assert dump.plan is not None
+def test_a_folder_is_shown_as_it_is(dump: CompileFacts, facts: dict[str, Any]) -> None:
+    assert dump.global_graph is not None
     assert (facts["ranks"], facts["mode"], facts["compile_id"]) == (8, "auto_parallel", dump.compile_id)
     assert facts["programs"] == [{"graph": 0, "ranks": [[0, 7, 1]], "count": 8, "own": {}}]
     assert facts["plan"] == 1
-    for shown, graph in zip(facts["graphs"], [*dump.programs, dump.plan], strict=True):
+    for shown, graph in zip(facts["graphs"], [*dump.programs, dump.global_graph], strict=True):
         check_equal(facts, shown, graph)
 
 
 def test_layouts_need_no_dumps(root: Path, facts: dict[str, Any], tmp_path: Path) -> None:
     folder = compiled(root / "samples/quickstart/net.py", tmp_path / "graphs", 8, level=0, kinds_only=True)
-    assert read_back(page_facts(read_dump(folder), H200)) == facts
+    assert read_back(page_facts(read_dump(folder))) == facts
 
 
 def test_layouts_of_a_compile_by_a_plan_need_no_dumps(root: Path, tmp_path: Path) -> None:
@@ -159,8 +160,8 @@ def test_layouts_of_a_compile_by_a_plan_need_no_dumps(root: Path, tmp_path: Path
     script, plan = root / "samples/quickstart/net.py", tmp_path / "plan.toml"
     folder = compiled(script, tmp_path / "graphs", 8, level=0, strategies=plan, kinds_only=True)
     dump = read_dump(folder)
-    assert dump.plan is not None
-    (relu,) = (node for node in dump.plan.nodes if node.label == "ReLU 'relu'")
+    assert dump.global_graph is not None
+    (relu,) = (node for node in dump.global_graph.nodes if node.label == "ReLU 'relu'")
     assert (str(relu.layout), relu.attrs["strategy_from"]) == ("(4, 2) [0, 1]", "the plan")
 
 
@@ -168,23 +169,23 @@ def test_a_convolution_over_rows_of_other_ranks_has_the_layout_of_its_result(tmp
     """It stands behind what brings these rows, which are slices of nothing."""
     (tmp_path / "net.py").write_text(ROWS)
     dump = read_dump(compiled(tmp_path / "net.py", tmp_path / "out", only_ranks=(0,)))
-    assert dump.plan is not None
-    origins = Origins(dump.programs[0], dump.plan)
+    assert dump.global_graph is not None
+    origins = Origins(dump.programs[0], dump.global_graph)
     found = {node.op.name: at for node, at in zip(dump.programs[0].nodes, origins.of, strict=True)}
-    assert str(dump.plan.nodes[found["Conv2D"]].layout) == "(2, 2) [0, -, 1, -]"
+    assert str(dump.global_graph.nodes[found["Conv2D"]].layout) == "(2, 2) [0, -, 1, -]"
     assert found["NeighborExchange"] == -1
 
 
-def test_every_element_of_nodes_that_are_several_has_its_layout(dump: Dump, facts: dict[str, Any]) -> None:
+def test_every_element_of_nodes_that_are_several_has_its_layout(dump: CompileFacts, facts: dict[str, Any]) -> None:
     (graph, _), strings = facts["graphs"], facts["strings"]
     names = [strings[op] for op in graph["nodes"]["op"]]
     update = str(names.index("GroupedUpdate"))
-    assert dump.plan is not None
-    assert [dump.plan.nodes[at].op.name for at in graph["origins"][update]] == ["ApplyMomentum"] * 2
+    assert dump.global_graph is not None
+    assert [dump.global_graph.nodes[at].op.name for at in graph["origins"][update]] == ["ApplyMomentum"] * 2
     assert all(at >= 0 for i, at in enumerate(graph["origin"]) if names[i] != "GroupedUpdate")
 
 
-def test_bytes_times_and_memory_are_those_of_the_analyses(dump: Dump, facts: dict[str, Any]) -> None:
+def test_bytes_times_and_memory_are_those_of_the_analyses(dump: CompileFacts, facts: dict[str, Any]) -> None:
     (graph,), shown = dump.programs, facts["graphs"][0]
     timeline, plan = StreamTimeline(graph), plan_memory(graph)
     assert shown["schedule"]["total"] == timeline.total
@@ -198,7 +199,7 @@ def test_bytes_times_and_memory_are_those_of_the_analyses(dump: Dump, facts: dic
             assert (begin, seconds) == pytest.approx(timeline.spans[node], rel=1e-4)
 
 
-def test_what_lives_at_once_is_what_the_plan_says(dump: Dump, facts: dict[str, Any]) -> None:
+def test_what_lives_at_once_is_what_the_plan_says(dump: CompileFacts, facts: dict[str, Any]) -> None:
     (graph,), memory = dump.programs, facts["graphs"][0]["memory"]
     alive = [
         sum(nbytes for _, nbytes, first, last, _ in memory["blocks"] if first <= index <= last)
@@ -236,7 +237,8 @@ def test_of_tuples_every_element_lives_until_it_is_read(tmp_path: Path) -> None:
     """The result of BatchNorm is read early, its statistics late; copies of weights in halves stand all the time."""
     (tmp_path / "net.py").write_text(TUPLES)
     (graph,) = read_dump(compiled(tmp_path / "net.py", tmp_path / "graphs", 1)).programs
-    memory, plan = memory_facts(graph), plan_memory(graph)
+    plan = plan_memory(graph)
+    memory = memory_blocks(graph, plan)
     alive = [
         sum(nbytes for _, nbytes, first, last, _ in memory["blocks"] if first <= index <= last)
         for index in range(len(graph.nodes))
@@ -244,20 +246,20 @@ def test_of_tuples_every_element_lives_until_it_is_read(tmp_path: Path) -> None:
     assert plan.lower_bound - 32 * len(graph.nodes) <= max(alive) <= plan.lower_bound
 
 
-def test_nodes_that_are_several_lead_to_what_they_are_made_of(dump: Dump, facts: dict[str, Any]) -> None:
-    assert dump.plan is not None
+def test_nodes_that_are_several_lead_to_what_they_are_made_of(dump: CompileFacts, facts: dict[str, Any]) -> None:
+    assert dump.global_graph is not None
     shown = facts["graphs"][0]
     for index, members in shown["members"].items():
-        names = [dump.plan.nodes[at].op.name for at in members]
+        names = [dump.global_graph.nodes[at].op.name for at in members]
         lines = [facts["strings"][number] for number in shown["body"][index]]
         assert len(names) == len(lines)
         assert all(name in line for name, line in zip(names, lines, strict=True))
 
 
-def test_the_next_best_layouts_are_those_of_the_search(dump: Dump, facts: dict[str, Any]) -> None:
+def test_the_next_best_layouts_are_those_of_the_search(dump: CompileFacts, facts: dict[str, Any]) -> None:
     """As it is stands first; for a network of this size the search's own plans with one operator sharded otherwise."""
-    assert dump.plan is not None
-    names = {dump.plan.nodes[int(index)].label: rows for index, rows in facts["ways"].items()}
+    assert dump.global_graph is not None
+    names = {dump.global_graph.nodes[int(index)].label: rows for index, rows in facts["ways"].items()}
     rows = names["MatMul 'matmul'"]
     assert len(rows) == 3
     assert rows[0][1] == 0.0
@@ -285,7 +287,7 @@ def test_collectives_of_mindspores_dumps_have_the_bytes_that_diff_knows(tmp_path
         f"      # Fullname with scope: (Default/net/AllGather-op1)\n  Return(%1)\n      : {wide}\n}}\n"
     )
     dump = read_dump(tmp_path / "mindspore.ir")
-    shown = page_facts(dump, H200)["graphs"][0]["collectives"]
+    shown = page_facts(dump)["graphs"][0]["collectives"]
     total = 8 * 32 * 4
     assert [(shown[i]["size"], shown[i]["bytes"]) for i in (0, 1)] == [(4, total * 2 * 3 // 4), (8, total * 7)]
 
@@ -312,7 +314,7 @@ Net()(Tensor(np.ones((4, 8), np.float32)), Tensor(3, ms.int32))
 
 def facts_of(folder: Path, text: str) -> dict[str, Any]:
     (folder / "net.ir").write_text(text)
-    return page_facts(read_dump(folder / "net.ir"), H200)
+    return page_facts(read_dump(folder / "net.ir"))
 
 
 def test_every_graph_is_there_once_with_what_runs_it(tmp_path: Path) -> None:
@@ -345,7 +347,7 @@ def test_collectives_of_a_loop_have_the_bytes_of_the_step(tmp_path: Path) -> Non
 
 def test_nodes_of_a_loop_know_their_layouts_from_the_graph_of_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(SCRIPT)
-    facts = page_facts(read_dump(compiled(tmp_path / "net.py", tmp_path / "graphs", 4)), H200)
+    facts = page_facts(read_dump(compiled(tmp_path / "net.py", tmp_path / "graphs", 4)))
     bodies = [graph for graph in facts["graphs"] if graph["name"] == "while_1_body"]
     (own,) = [graph for graph in bodies if graph["kind"] == "rank"]
     (all_ranks,) = [graph for graph in bodies if graph["kind"] == "plan"]
@@ -477,8 +479,7 @@ def test_numbers_of_a_ranks_own_are_told(tmp_path: Path) -> None:
     texts = [text(0), text(1, begin=4, value=2.0), text(2, operands="%1, %0"), text(3)]
     here = program(tmp_path, texts, dict.fromkeys(range(4), 0))
     (kind,), _ = kinds_of(here)
-    assert kind_facts(here, [kind]) == [{"graph": 0, "ranks": [[0, 3, 1]], "count": 4, "own": own_numbers(here, kind)}]
-    assert own_numbers(here, kind) == {
+    assert own_numbers(here, kind.ranks, kind.text) == {
         "net": {
             0: {0: "begin: (0, 0)", 1: "begin: (4, 0)", 2: "begin: (0, 0)", 3: "begin: (0, 0)"},
             1: {0: "value: 1.0", 1: "value: 2.0", 2: "value: 1.0", 3: "value: 1.0"},
@@ -492,7 +493,7 @@ def test_numbers_in_a_graph_that_a_node_runs_are_told_there(tmp_path: Path) -> N
     texts = [(rank, body + graph.format(4 * rank)) for rank, body in (text(0), text(1))]
     here = program(tmp_path, texts, {0: 0, 1: 0})
     (kind,), _ = kinds_of(here)
-    assert own_numbers(here, kind) == {"for 1": {0: {0: "begin: (0, 0)", 1: "begin: (4, 0)"}}}
+    assert own_numbers(here, kind.ranks, kind.text) == {"for 1": {0: {0: "begin: (0, 0)", 1: "begin: (4, 0)"}}}
 
 
 def test_thousands_of_ranks_take_no_room() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.tables import size_text
 from mspc.commands.view.dump import read_dump
@@ -93,7 +92,7 @@ def table(said: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
 def reader(chromium: Any, said: tuple[Path, dict[str, Any]]) -> Iterator[Reader]:
     folder, _ = said
     file = folder.parent / "page.html"
-    file.write_text(html_of(page_facts(read_dump(folder), H200)), encoding="utf-8")
+    file.write_text(html_of(page_facts(read_dump(folder))), encoding="utf-8")
     page = chromium.new_page(viewport={"width": 1400, "height": 900})
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -9,8 +9,9 @@ import pytest
 
 from mspc.analysis.cost.machine import H200
 from mspc.cli import app
+from mspc.commands.facts.compiled import CompileFacts
 from mspc.commands.view.alternatives import next_ways
-from mspc.commands.view.dump import Dump, read_dump
+from mspc.commands.view.dump import read_dump
 from mspc.commands.view.page import ViewOptions, facts_of, html_of
 from mspc.commands.view.proof import page_facts, read_proof
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -68,7 +69,7 @@ def facts(folder: Path, schedule: str = "1f1b", ranks: int = 4) -> dict[str, Any
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble_v", "zero_bubble_h1"])
 def test_blocks_are_those_of_the_timeline_and_name_the_work(schedule: str, tmp_path: Path) -> None:
     dump = read_dump(compiled(script(tmp_path, schedule), tmp_path / "out", 4))
-    shown = page_facts(dump, H200)
+    shown = page_facts(dump)
     stages = shown["stages"]
     assert (stages["count"], stages["of"]) == (2, [0, 1])
     times = stage_times(dump.programs, H200)
@@ -120,7 +121,7 @@ def test_messages_have_two_sides(tmp_path: Path) -> None:
 def test_without_all_stages_there_is_no_schedule(tmp_path: Path) -> None:
     options = CompileOptions(4, out=tmp_path / "out", only_ranks=(3,), loudness=QUIET)
     compile_target(str(script(tmp_path)), options)
-    found = page_facts(read_dump(tmp_path / "out"), H200)
+    found = page_facts(read_dump(tmp_path / "out"))
     assert found["stages"] == {"count": 2, "of": [1]}
 
 
@@ -128,9 +129,9 @@ def test_of_large_programs_one_is_shown_and_the_schedule_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = compiled(script(tmp_path), tmp_path / "out", 4)
-    every = page_facts(read_dump(folder), H200)
+    every = page_facts(read_dump(folder))
     monkeypatch.setattr("mspc.commands.view.dump.MAX_NODES", 10)
-    shown = page_facts(read_dump(folder), H200)
+    shown = page_facts(read_dump(folder))
     assert [program["ranks"] for program in shown["programs"]] == [[[0, 1, 1]]]
     assert shown["notes"] == [
         "the page would be large with 2 programs of 2 stages: in full it shows 1 program; mspc compile --rank R writes "
@@ -368,7 +369,7 @@ def test_a_report_without_a_time_or_with_other_sizes(right: Case, tmp_path: Path
 @pytest.mark.skipif(bool(browser.why_not()), reason=browser.why_not())
 def test_a_reader_comes_from_the_failure_to_its_node(wrong: Case, chromium: Any, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    file.write_text(html_of(page_facts(read_dump(wrong[0]), H200, proof=wrong[1])), encoding="utf-8")
+    file.write_text(html_of(page_facts(read_dump(wrong[0]), proof=wrong[1])), encoding="utf-8")
     page = chromium.new_page()
     page.goto(f"file://{file}")
     page.wait_for_selector("html[data-ready]")
@@ -404,7 +405,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(place / "net.py", place / "graphs", only_ranks=(0,))
 
 
-def model_of(dump: Dump) -> CostModel:
+def model_of(dump: CompileFacts) -> CostModel:
     """The search's problem with nothing decided, as `next_ways` has left the graph."""
     assert dump.configured is not None
     search = Search(dump.configured)
@@ -463,5 +464,5 @@ def test_the_search_is_not_beaten_by_more_than_it_could_save(folder: Path) -> No
 def test_graphs_that_do_not_go_together_tell_nothing(folder: Path) -> None:
     dump = read_dump(folder)
     assert dump.configured is not None
-    assert dump.plan is not None
-    assert next_ways(dump.configured, dump.plan, H200) == {}
+    assert dump.global_graph is not None
+    assert next_ways(dump.configured, dump.global_graph, H200) == {}
