@@ -14,7 +14,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.families import each_of_cells, name_of_cells
 from mspc.ir.types import TensorType
-from mspc.ops.control.regions import Loop, MakeStack, runs_layers, runs_micro_batches
+from mspc.ops.control.regions import Loop, MakeStack, runs_known_times, runs_micro_batches
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.lib.choices import FILE, GIVEN, PLAN_FILE, kind_of, kinds_of, made_places, options_of, rule_of
 from mspc.passes.lib.recomputation import planned_cells
@@ -48,7 +48,7 @@ class StrategyNames:
     same names. results: result layouts that do not follow from operands. places: the names of nodes. strategies: those
     given before all passes. stored: layouts of parameters that do not follow from operators. parameters: layouts of
     trained ones if they differ from the need of the first reader. gathered: parameters that gradients gather again.
-    loops: layouts of carried and saved values of loops over equal layers. recomputed: cells that a plan recomputes.
+    loops: layouts of carried and saved values of loops. recomputed: cells that a plan recomputes.
     offloaded: cells with values that a plan stores on the host. states_offloaded: optimizer states are there, too."""
 
     by_parameter: dict[str, Cuts] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class StrategyNames:
         names on the nodes of equal layers that share one graph, because passes copy those nodes."""
         self.places = {node: place for node, _, place in named(graph)}
         self._with_layers = with_layers
-        for node in _named_inside(graph) if with_layers else ():
+        for node in (*layer_nodes(graph), *filter(runs_micro_batches, graph.nodes)) if with_layers else ():
             node.place = self.places.get(node, "")
 
     def keep_strategies(self, graph: Graph) -> None:
@@ -105,7 +105,7 @@ class StrategyNames:
     def name_made(self, graph: Graph) -> None:
         """Name the forward operators that passes put in place of others: the counts continue."""
         layers = list(layer_nodes(graph)) if self._with_layers else []
-        knowing = (*_named_inside(graph), *graph.nodes) if self._with_layers else ()  # passes moved some out of loops
+        knowing = (*layers, *graph.nodes) if self._with_layers else ()  # passes moved some out of loops
         self.places |= {node: node.place for node in knowing if node.place}
         kinds = kinds_of(dict.fromkeys(self.places.values()))  # a copy has the name of its original
         self.places |= dict(made_places([*layers, *graph.nodes], self.places, kinds))
@@ -114,7 +114,7 @@ class StrategyNames:
         """Note the final layouts of the named operators and of parameters."""
         ranks = int(graph.attrs.get("ranks", 1))
         for node, place in self.places.items():
-            if (runs_layers(node) or runs_micro_batches(node)) and (layouts := _carried(node)):
+            if runs_known_times(node) and (layouts := _carried(node)):
                 self.loops[place] = layouts
             rule = rule_of(node) if node.in_layouts is not None else None
             if rule is None or node.in_layouts is None or None in node.in_layouts:
@@ -130,7 +130,7 @@ class StrategyNames:
         self.states_offloaded = STATES in on_host
         self.offloaded = [name for name in on_host if name != STATES]
         self._note_parameters(graph)
-        for node in (*_named_inside(graph), *graph.nodes):
+        for node in (*layer_nodes(graph), *graph.nodes):
             node.place = ""
 
     def _note_parameters(self, graph: Graph) -> None:
@@ -194,7 +194,7 @@ def parameter_reads(
     each value represents."""
     known = {parameter: parameter for parameter in graph.parameters} if known is None else known
     for node in graph.nodes:
-        if not (runs_layers(node) or runs_micro_batches(node)):
+        if not runs_known_times(node):
             yield from ((node, i, known[value]) for i, value in enumerate(node.inputs) if value in known)
             continue
         op, (body,) = cast(Loop, node.op), node.regions
@@ -220,17 +220,11 @@ def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
 
 
 def layer_nodes(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes inside the graphs of equal layers and of micro-batches."""
+    """Yield the nodes inside loops of a known number of iterations: of equal layers, micro-batches and scanned rows."""
     for node in graph.nodes:
-        for region in node.regions if runs_layers(node) or runs_micro_batches(node) else ():
+        for region in node.regions if runs_known_times(node) else ():
             yield from layer_nodes(region)
             yield from region.nodes
-
-
-def _named_inside(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes that carry their names, because passes copy or replace them."""
-    yield from layer_nodes(graph)
-    yield from (node for node in graph.nodes if runs_micro_batches(node))
 
 
 def _carried(node: Node) -> tuple[Layout, ...]:

@@ -476,12 +476,15 @@ def is_stack_of_parameters(value: Value) -> TypeGuard[Node]:
     return isinstance(value, Node) and isinstance(value.op, MakeStack) and isinstance(value.inputs[0], Parameter)
 
 
+def runs_known_times(node: Node) -> bool:
+    """Whether a node is a loop of a known number of iterations."""
+    return isinstance(node.op, For | Scan) and node.op.turns >= 0
+
+
 def runs_layers(node: Node) -> bool:
     """Whether a node is a loop over the weights of equal layers, or over values that belong to each."""
-    op = node.op
-    if not isinstance(op, For | Scan) or op.turns < 0:
-        return False
-    return any(isinstance(node.inputs[i].type, StackType) for i in op.scanned_operands)
+    scanned = node.op.scanned_operands if isinstance(node.op, Loop) and runs_known_times(node) else ()
+    return any(isinstance(node.inputs[i].type, StackType) for i in scanned)
 
 
 def runs_micro_batches(node: Node) -> bool:

@@ -129,7 +129,7 @@ class PlanFile:
     recompute: cells whose forward work is repeated for backward. gather_again: parameters that are gathered
     again for gradients. results: layouts of results that do not follow from the operands. strategies: replace all
     strategies of the script; None to use the script's. device: the target of the programs, "" for the script's. loops:
-    layouts of the carried and saved values of loops over equal layers. stages: None to use the script's. offload: cells
+    layouts of the carried and saved values of loops. stages: None to use the script's. offload: cells
     whose values saved for gradients are stored on the host. offload_states: optimizer states are stored on the host."""
 
     ranks: int

@@ -17,7 +17,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import are_cells
 from mspc.ir.types import FLOAT16, FLOAT32
-from mspc.ops.control.regions import For, Loop, MakeStack, Scan, runs_layers, runs_micro_batches
+from mspc.ops.control.regions import For, Loop, MakeStack, Scan, runs_known_times, runs_layers, runs_micro_batches
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
 from mspc.output.programs import config_of
@@ -47,9 +47,9 @@ def has_only_layer_loops(graph: Graph) -> bool:
 
 
 def refuse_regions(graph: Graph) -> None:
-    """Raise MspcError at the line of a node whose regions are not layers."""
+    """Raise MspcError at the line of a branch, or of a loop whose iterations only a run counts."""
     for node in graph.nodes:
-        if node.regions and not runs_layers(node):
+        if node.regions and not runs_known_times(node):
             raise node.error(
                 f"{node.label}: the search does not weigh values that only a run knows: iteration counts and "
                 "branches",

@@ -161,3 +161,57 @@ module @slices attributes {mhlo.num_partitions = 2 : i32} {
     return %4 : tensor<2x3xf32>
   }
 }
+
+// ----- momentum
+module @jit_step attributes {mhlo.num_partitions = 8 : i32} {
+  sdy.mesh @mesh = <["data"=2, "fsdp"=2, "model"=2]>
+  func.func public @main(
+      %w: tensor<8x16xf32> {tf.aliasing_output = 0 : i32, sdy.sharding = #sdy.sharding<@mesh, [{"fsdp"}, {"model"}]>},
+      %m: tensor<8x16xf32> {tf.aliasing_output = 1 : i32, sdy.sharding = #sdy.sharding<@mesh, [{"fsdp"}, {"model"}]>},
+      %x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data", "fsdp"}, {}]>})
+      -> (tensor<8x16xf32>, tensor<8x16xf32>, tensor<f32>) {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %decay = stablehlo.constant dense<0.9> : tensor<8x16xf32>
+    %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x16xf32>) -> tensor<16x16xf32>
+    %t = stablehlo.tanh %y : tensor<16x16xf32>
+    %g = stablehlo.dot_general %x, %t, contracting_dims = [0] x [0] : (tensor<16x8xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+    %sq = stablehlo.multiply %g, %g : tensor<8x16xf32>
+    %norm = stablehlo.reduce(%sq init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<f32>
+    %spread = stablehlo.broadcast_in_dim %norm, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %clipped = stablehlo.divide %g, %spread : tensor<8x16xf32>
+    %old = stablehlo.multiply %m, %decay : tensor<8x16xf32>
+    %new = stablehlo.add %old, %clipped : tensor<8x16xf32>
+    %after = stablehlo.subtract %w, %new : tensor<8x16xf32>
+    return %after, %new, %norm : tensor<8x16xf32>, tensor<8x16xf32>, tensor<f32>
+  }
+}
+
+// ----- rows
+module @jit_step attributes {mhlo.num_partitions = 8 : i32} {
+  sdy.mesh @mesh = <["data"=2, "fsdp"=2, "model"=2]>
+  func.func public @main(
+      %w: tensor<20x8x16xf32> {tf.aliasing_output = 0 : i32, sdy.sharding = #sdy.sharding<@mesh, [{}, {"fsdp"}, {"model"}]>},
+      %x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data", "fsdp"}, {}]>}) -> (tensor<20x8x16xf32>, tensor<i32>) {
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %end = stablehlo.constant dense<20> : tensor<i32>
+    %none = stablehlo.constant dense<0.0> : tensor<20x8x16xf32>
+    %r:2 = stablehlo.while(%i = %zero, %rows = %none) : tensor<i32>, tensor<20x8x16xf32>
+    cond {
+      %c = stablehlo.compare LT, %i, %end, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %first = stablehlo.constant dense<0> : tensor<i32>
+      %step = stablehlo.constant dense<1> : tensor<i32>
+      %own = stablehlo.dynamic_slice %w, %i, %first, %first, sizes = [1, 8, 16] : (tensor<20x8x16xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x8x16xf32>
+      %flat = stablehlo.reshape %own : (tensor<1x8x16xf32>) -> tensor<8x16xf32>
+      %y = stablehlo.dot_general %x, %flat, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x16xf32>) -> tensor<16x16xf32>
+      %g = stablehlo.dot_general %x, %y, contracting_dims = [0] x [0] : (tensor<16x8xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+      %row = stablehlo.reshape %g : (tensor<8x16xf32>) -> tensor<1x8x16xf32>
+      %more = stablehlo.dynamic_update_slice %rows, %row, %i, %first, %first : (tensor<20x8x16xf32>, tensor<1x8x16xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<20x8x16xf32>
+      %next = stablehlo.add %i, %step : tensor<i32>
+      stablehlo.return %next, %more : tensor<i32>, tensor<20x8x16xf32>
+    }
+    %after = stablehlo.subtract %w, %r#1 : tensor<20x8x16xf32>
+    return %after, %r#0 : tensor<20x8x16xf32>, tensor<i32>
+  }
+}

@@ -15,6 +15,7 @@ import pytest
 
 from mspc import Tensor
 from mspc.commands.options import ImportOptions
+from mspc.commands.search import SearchOptions, search_target
 from mspc.readers.stablehlo.module import HloModule
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.partition_specs import spec_of
@@ -191,6 +192,8 @@ def test_regions_of_operations_in_pretty_form() -> None:
 MODULES = Path(__file__).with_name("partitioned_modules.mlir")
 AFTER = text_of(MODULES, "step")
 """The module of `STEP` for four devices."""
+ROWS = text_of(MODULES, "rows")
+"""A step with a loop over rows of its parameter, whose gradients it stacks."""
 WHOLE = module(["%x: tensor<8x8xf32>"], "", [("%x", "tensor<8x8xf32>")])
 
 
@@ -555,79 +558,37 @@ def test_a_step_of_jax(step: Path) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-MOMENTUM = """module @jit_step attributes {mhlo.num_partitions = 8 : i32} {
-  sdy.mesh @mesh = <["data"=2, "fsdp"=2, "model"=2]>
-  func.func public @main(
-      %w: tensor<8x16xf32> {tf.aliasing_output = 0 : i32, sdy.sharding = #sdy.sharding<@mesh, [{"fsdp"}, {"model"}]>},
-      %m: tensor<8x16xf32> {tf.aliasing_output = 1 : i32, sdy.sharding = #sdy.sharding<@mesh, [{"fsdp"}, {"model"}]>},
-      %x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data", "fsdp"}, {}]>})
-      -> (tensor<8x16xf32>, tensor<8x16xf32>, tensor<f32>) {
-    %zero = stablehlo.constant dense<0.0> : tensor<f32>
-    %decay = stablehlo.constant dense<0.9> : tensor<8x16xf32>
-    %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x16xf32>) -> tensor<16x16xf32>
-    %t = stablehlo.tanh %y : tensor<16x16xf32>
-    %g = stablehlo.dot_general %x, %t, contracting_dims = [0] x [0] : (tensor<16x8xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
-    %sq = stablehlo.multiply %g, %g : tensor<8x16xf32>
-    %norm = stablehlo.reduce(%sq init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<f32>
-    %spread = stablehlo.broadcast_in_dim %norm, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %clipped = stablehlo.divide %g, %spread : tensor<8x16xf32>
-    %old = stablehlo.multiply %m, %decay : tensor<8x16xf32>
-    %new = stablehlo.add %old, %clipped : tensor<8x16xf32>
-    %after = stablehlo.subtract %w, %new : tensor<8x16xf32>
-    return %after, %new, %norm : tensor<8x16xf32>, tensor<8x16xf32>, tensor<f32>
-  }
-}
-"""  # noqa: E501  # one operation has one line
+def sent_in(text: str, **options: Any) -> list[str]:
+    """Return the collectives of rank 5 for a step, which is written as step.mlir."""
+    Path("step.mlir").write_text(text)
+    compile_target("step.mlir", CompileOptions(out=Path("made"), loudness=QUIET, **options))
+    (program,) = Path("made", "rank_5").glob("*_execute_*.ir")
+    return re.findall(r"= (All\w+|ReduceScatter|NeighborExchange)\(", program.read_text())
 
 
-def test_updates_run_on_the_slices_of_their_parameters(step: Path) -> None:
+@pytest.mark.usefixtures("step")
+def test_updates_run_on_the_slices_of_their_parameters() -> None:
     """The gradient is added up to these slices once, for its norm too; the momentum is not moved."""
-    (step / "momentum.mlir").write_text(MOMENTUM)
-    compile_target("momentum.mlir", CompileOptions(out=Path("made"), loudness=QUIET))
-    (program,) = (step / "made" / "rank_5").glob("*_execute_*.ir")
-    sent = re.findall(r"= (All\w+|ReduceScatter|NeighborExchange)\(", program.read_text())
-    assert sent == ["AllGather", "ReduceScatter", "AllReduce", "AllReduce"]
-    verify_scale("momentum.mlir", CompileOptions(ranks=8), 0)
+    assert sent_in(text_of(MODULES, "momentum")) == ["AllGather", "ReduceScatter", "AllReduce", "AllReduce"]
+    verify_scale("step.mlir", CompileOptions(ranks=8), 0)
 
 
-SCANNED = """module @jit_step attributes {mhlo.num_partitions = 8 : i32} {
-  sdy.mesh @mesh = <["data"=2, "fsdp"=2, "model"=2]>
-  func.func public @main(
-      %w: tensor<20x8x16xf32> {tf.aliasing_output = 0 : i32, sdy.sharding = #sdy.sharding<@mesh, [{}, {"fsdp"}, {"model"}]>},
-      %x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data", "fsdp"}, {}]>}) -> (tensor<20x8x16xf32>, tensor<i32>) {
-    %zero = stablehlo.constant dense<0> : tensor<i32>
-    %end = stablehlo.constant dense<20> : tensor<i32>
-    %none = stablehlo.constant dense<0.0> : tensor<20x8x16xf32>
-    %r:2 = stablehlo.while(%i = %zero, %rows = %none) : tensor<i32>, tensor<20x8x16xf32>
-    cond {
-      %c = stablehlo.compare LT, %i, %end, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
-      stablehlo.return %c : tensor<i1>
-    } do {
-      %first = stablehlo.constant dense<0> : tensor<i32>
-      %step = stablehlo.constant dense<1> : tensor<i32>
-      %own = stablehlo.dynamic_slice %w, %i, %first, %first, sizes = [1, 8, 16] : (tensor<20x8x16xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x8x16xf32>
-      %flat = stablehlo.reshape %own : (tensor<1x8x16xf32>) -> tensor<8x16xf32>
-      %y = stablehlo.dot_general %x, %flat, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x16xf32>) -> tensor<16x16xf32>
-      %g = stablehlo.dot_general %x, %y, contracting_dims = [0] x [0] : (tensor<16x8xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
-      %row = stablehlo.reshape %g : (tensor<8x16xf32>) -> tensor<1x8x16xf32>
-      %more = stablehlo.dynamic_update_slice %rows, %row, %i, %first, %first : (tensor<20x8x16xf32>, tensor<1x8x16xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<20x8x16xf32>
-      %next = stablehlo.add %i, %step : tensor<i32>
-      stablehlo.return %next, %more : tensor<i32>, tensor<20x8x16xf32>
-    }
-    %after = stablehlo.subtract %w, %r#1 : tensor<20x8x16xf32>
-    return %after, %r#0 : tensor<20x8x16xf32>, tensor<i32>
-  }
-}
-"""  # noqa: E501  # one operation has one line
-
-
-def test_rows_of_a_scan_lead_to_the_slices_of_their_parameter(step: Path) -> None:
+@pytest.mark.usefixtures("step")
+def test_rows_of_a_scan_lead_to_the_slices_of_their_parameter() -> None:
     """Each iteration adds up its gradient to these slices, and no rank sends anything after the loop."""
-    (step / "scanned.mlir").write_text(SCANNED)
-    compile_target("scanned.mlir", CompileOptions(out=Path("made"), loudness=QUIET))
-    (program,) = (step / "made" / "rank_5").glob("*_execute_*.ir")
-    sent = re.findall(r"= (All\w+|ReduceScatter|NeighborExchange)\(", program.read_text())
-    assert sent == ["AllGather", "ReduceScatter", "AllReduce"]
+    assert sent_in(ROWS) == ["AllGather", "ReduceScatter", "AllReduce"]
+
+
+@pytest.mark.usefixtures("step")
+def test_a_search_plans_a_scan() -> None:
+    """Operators of the loop are in the plan, and rows are exchanged with the parameter as the plan says."""
+    Path("step.mlir").write_text(ROWS)
+    search_target("step.mlir", SearchOptions(CompileOptions(loudness=QUIET), (8,), free=True, out=Path("plan.toml")))
+    plan = Path("plan.toml").read_text()
+    assert plan.count("/MatMul-op") == 2
+    sent_in(ROWS, strategies=Path("plan.toml"), out_jax=Path("specs.py"))
+    assert "'w': P(" in Path("specs.py").read_text()
+    verify_target("step.mlir", CompileOptions(ranks=8, strategies=Path("plan.toml")), 0)
 
 
 def test_a_plan_as_partition_specs(step: Path) -> None:
