@@ -131,18 +131,21 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
 
 def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:
     """Return the settings that make another run of a configuration, by the names of its tool."""
-    old, settings = found.run, found.settings
-    uneven = [str(not r.stages and len(r.model.layers) % (r.pipeline * r.chunks) > 0).lower() for r in (old, run)]
-    pairs: list[tuple[str, int | str, int | str]] = [
-        ("tensor-model-parallel-size", old.tensor, run.tensor), ("context-parallel-size", old.context, run.context),
-        ("pipeline-model-parallel-size", old.pipeline, run.pipeline),
-        ("expert-model-parallel-size", old.expert, run.expert), ("micro-batch-size", old.micro_batch, run.micro_batch),
-        ("num-virtual-stages-per-pipeline-rank", old.chunks, run.chunks),
-        ("account-for-embedding-in-pipeline-split", uneven[0], uneven[1]),
-        ("use-tp-pp-dp-mapping", str(old.pipeline_inner).lower(), str(run.pipeline_inner).lower()),
-        ("recompute-granularity", old.recomputation.granularity, run.recomputation.granularity or "none"),
-    ]  # fmt: skip
-    return {settings.shown(name): new for name, before, new in pairs if new != (before or "none")}
+    before, after = (_searched(each) for each in (found.run, run))
+    return {found.settings.shown(name): new for name, new in after.items() if new != before[name]}
+
+
+def _searched(run: TrainingRun) -> dict[str, int | str]:
+    """Return the settings of a run that a search may change, by Megatron's names."""
+    uneven = not run.stages and len(run.model.layers) % (run.pipeline * run.chunks) > 0
+    return {
+        "tensor-model-parallel-size": run.tensor, "context-parallel-size": run.context,
+        "pipeline-model-parallel-size": run.pipeline, "expert-model-parallel-size": run.expert,
+        "micro-batch-size": run.micro_batch, "num-virtual-stages-per-pipeline-rank": run.chunks,
+        "account-for-embedding-in-pipeline-split": str(uneven).lower(),
+        "use-tp-pp-dp-mapping": str(run.pipeline_inner).lower(),
+        "recompute-granularity": run.recomputation.granularity or "none",
+    }  # fmt: skip
 
 
 def _show_faster(found: Configuration, estimate: Estimate, faster: Sequence[FasterRun]) -> None:

@@ -128,7 +128,6 @@ class StepProfiler:
         self._out.flush()
 
 
-
 def _gather(job: Any, noted: _TimedGraph | None, file: Path) -> GatheredProfile:
     """Return the times of all ranks, which call this together; data of graphs are on rank 0 alone."""
     first, steps = noted.best() if noted is not None else (0, [])
@@ -154,5 +153,3 @@ def _read(text: str, rank: int) -> Graph:
     from mspc.ops.op import REGISTRY
 
     return parse(text, REGISTRY, f"rank {rank}", frames=True).main
-
-

@@ -300,7 +300,7 @@ class MachineReader:
             kernel=self._number(found, "kernel"), link=self._link(found, "link"),
             network=self._link(found, "network") if "network" in found else None,
             source=str(found.get("source", "")).strip(), doubts=self._doubts(found), oversubscription=over,
-            traffic=self._traffic(found) if "traffic" in found else {},
+            traffic=self._rates(found, "traffic", TRAFFIC, "kinds of traffic") if "traffic" in found else {},
             peak=self._peak(found) if "peak" in found else {}, **counts,
         )  # fmt: skip
 
@@ -319,7 +319,9 @@ class MachineReader:
 
     def _every_work(self, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, Rate]]:
         """Return the rates of all kinds of work."""
-        work = {kind: self._work(found, kind) for kind in WORK if kind in found or kind == PRODUCTS}
+        types = {kind: (*DTYPES, *(() if kind in ALONE else (TF32, NVFP4))) for kind in WORK}
+        kinds = [kind for kind in WORK if kind in found or kind == PRODUCTS]
+        work = {kind: self._rates(found, kind, types[kind], "element types") for kind in kinds}
         if ROUNDED not in str(found.get("source", "")) or any(TF32 in rates for rates in work.values()):
             return work
         for kind in [kind for kind in work if kind not in ALONE]:
@@ -327,15 +329,10 @@ class MachineReader:
             work[kind] = MappingProxyType(named)
         return work
 
-    def _work(self, found: Mapping[str, Any], kind: str) -> Mapping[str, Rate]:
-        table = table_in(self.shown, found, kind)
-        check_keys(self.shown, table, (*DTYPES, *(() if kind in ALONE else (TF32, NVFP4))), "element types")
-        return MappingProxyType({key: self._rate(table, key, f"{kind}.") for key in table})
-
-    def _traffic(self, found: Mapping[str, Any]) -> Mapping[str, Rate]:
-        table = table_in(self.shown, found, "traffic")
-        check_keys(self.shown, table, TRAFFIC, "kinds of traffic")
-        return MappingProxyType({kind: self._rate(table, kind, "traffic.") for kind in table})
+    def _rates(self, found: Mapping[str, Any], key: str, names: Sequence[str], kinds: str) -> Mapping[str, Rate]:
+        table = table_in(self.shown, found, key)
+        check_keys(self.shown, table, names, kinds)
+        return MappingProxyType({name: self._rate(table, name, f"{key}.") for name in table})
 
     def _peak(self, found: Mapping[str, Any]) -> Mapping[str, float]:
         table = table_in(self.shown, found, "peak")

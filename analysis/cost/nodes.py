@@ -399,9 +399,7 @@ def seconds(
     return max(0.0, alone - sum(seconds(value, machine) for value in node.inputs if is_summed_by_reader(value)))
 
 
-def seconds_inside(
-    node: Node, machine: Machine, known: dict[Graph, tuple[float, float]]
-) -> tuple[float, float]:
+def seconds_inside(node: Node, machine: Machine, known: dict[Graph, tuple[float, float]]) -> tuple[float, float]:
     """Return (seconds of compute, seconds of communication) of the graphs that a node runs: of all iterations of a
     loop, of one if the number is not known before the run, and of the longer of two branches. known: seconds of one
     run, by graph."""

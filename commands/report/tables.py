@@ -310,10 +310,7 @@ def report_tables(report: Report) -> list[TextTable]:
     operators = TextTable(
         "operators (forward)",
         ("operator", "instance", "strategy", "from", "line"),
-        [
-            (o.operator, o.instance or "-", strategy_text(o.strategy), o.origin or "-", o.line)
-            for o in report.operators
-        ],
+        [(o.operator, o.instance or "-", strategy_text(o.strategy), o.origin or "-", o.line) for o in report.operators],
         below=(3,),
     )
     operators = with_times(operators, 5, [o.times for o in report.operators])

@@ -193,9 +193,7 @@ def parsing_python(name: str) -> Generator[None]:
         raise MspcError(f"{name} is not Python: expressions are nested too deep", code="E0103") from None
 
 
-def read_toml(
-    path: Path, what: str, largest: int, as_json: bool = False, notes: Sequence[str] = ()
-) -> dict[str, Any]:
+def read_toml(path: Path, what: str, largest: int, as_json: bool = False, notes: Sequence[str] = ()) -> dict[str, Any]:
     """Return the contents of a TOML file, or of a JSON file with an object.
 
     what: the kind of file, for messages. largest: the most bytes that it may have. notes: for a file that is no TOML,

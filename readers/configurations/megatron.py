@@ -32,6 +32,8 @@ PUBLISHED = {tuple(map(int, key.split())): rows for key, rows in _TABLES["publis
 """Rows of the vocabularies of published models, by hidden size, heads, feed-forward width and experts."""
 LLAVA: Mapping[str, int] = _TABLES["llava"]
 """Sizes of Megatron's LLaVA example that its arguments do not state."""
+FLAGS = tables_of("megatron_arguments")["flags"]
+"""Fields of a run that a flag sets, and those that are true unless one is set."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Bytes of an element of optimizer states, by the name of its type."""
 SHARDINGS = {"optim": "states", "optim_grads": "gradients", "optim_grads_params": "parameters"}
@@ -77,7 +79,7 @@ class MegatronReader:
         found.notes += ["no hidden size is stated: Megatron's sizes are taken"] * ("hidden-size" not in found)
         self.hidden = found.count("hidden-size", 1024)
         self.heads = found.count("num-attention-heads", 16)
-        self.gated = found.flag("swiglu") or found.flag("geglu")
+        self.gated = any(found.flag(name) for name in ("swiglu", "geglu", "quick-geglu"))
         gated_width = int(4 * self.hidden * 2 / 3) // 64 * 64
         self.width = found.count("ffn-hidden-size", gated_width if found.flag("swiglu") else 4 * self.hidden)
         self.sequence = sequence or found.count("seq-length") or found.count("encoder-seq-length", 1024)
@@ -112,10 +114,11 @@ class MegatronReader:
             chunks = len(stages[0])
         sequence_parallel = found.flag("sequence-parallel") and self.tensor > 1
         accounted = [found.flag(f"account-for-{part}-in-pipeline-split") for part in ("embedding", "loss")]
+        precisions = [name.partition(":") for name in found.names("module-precisions")]
         run = TrainingRun(
             model=model, ranks=self.ranks, micro_batch=micro,
             global_batch=self.batch(micro * data), tensor=self.tensor,
-            pipeline=pipeline, context=context, expert=expert, pipeline_inner=found.flag("use-tp-pp-dp-mapping"),
+            pipeline=pipeline, context=context, expert=expert,
             expert_tensor=found.count("expert-tensor-parallel-size", self.tensor),
             chunks=chunks, group=found.count("microbatch-group-size-per-virtual-pipeline-stage"), stages=stages,
             first_layers=found.count("decoder-first-pipeline-num-layers"),
@@ -126,16 +129,8 @@ class MegatronReader:
             parameter=2 if half else 4,
             gradient=2 if self.half_gradients() else 4, state=self.state_bytes(half),
             eight=self.eight(), half_layers=(self.half_layers("start"), self.half_layers("end")),
-            eight_attention=found.flag("fp8-dot-product-attention"), eight_output=found.flag("fp8-output-proj"),
-            fused_gradients=not found.flag("no-gradient-accumulation-fusion"),
+            precisions=tuple((part[0], part[2].removeprefix("bf16")) for part in precisions),
             loss=self.loss(), backend=self.backend(), library="local" if self.local else "te",
-            fused_rotary=not found.flag("no-rope-fusion"),
-            masked=not found.flag("no-create-attention-mask-in-dataloader"),
-            overlapped_gradients=found.flag("overlap-grad-reduce"),
-            overlapped_parameters=found.flag("overlap-param-gather"),
-            overlapped_tensor=found.flag("tp-comm-overlap"),
-            fused_experts=found.flag("use-transformer-engine-op-fuser"),
-            overlapped_experts=found.flag("overlap-moe-expert-parallel-comm"),
             # The adapters of LoRA are left out.
             frozen=found.flag("lora") if provider != "llava_vlm" else LLAVA["encoder"] + model.hidden * projected,
             # No limit means all micro-batches.
@@ -143,8 +138,9 @@ class MegatronReader:
             * found.flag("defer-embedding-wgrad-compute"),
             software=found.number("software-release"),
             widths=len(found.names("emb-int-list")) if found.flag("flextron") else 0,
-            graphs=self.graphs(),
-            recomputation=self.recomputation(),
+            graphs=self.graphs(), recomputation=self.recomputation(),
+            **{field: found.flag(name) for field, name in FLAGS["set"].items()},
+            **{field: not found.flag(name) for field, name in FLAGS["unset"].items()},
         )  # fmt: skip
         run = replace(run, reserved=self.reserved(run))
         return replace(run, stages=uneven_layers(run)) if any(accounted) and pipeline > 1 else run
@@ -278,9 +274,7 @@ class MegatronReader:
         if "packing-buffer-size" not in self.found:
             # Samples are as long as their longest, which total-seq-length bounds: an image and a caption.
             sequence = min(sequence, LLAVA["image_tokens"] + LLAVA["caption_tokens"])
-        layer = ModelLayer(
-            sequence, (AttentionShape(32, 32, 128, 128, rotated=True),), FeedForwardShape(11008, True)
-        )
+        layer = ModelLayer(sequence, (AttentionShape(32, 32, 128, 128, rotated=True),), FeedForwardShape(11008, True))
         return ModelShape(
             family="llava", hidden=4096, vocabulary=32256, layers=(layer,) * 32, sequence=sequence, tied=True,
             biased=False, rms=True, dropout=0.0, attention_dropout=0.0,
@@ -391,6 +385,7 @@ class MegatronReader:
             choices=found.count("moe-router-topk", 2), shared=found.count("moe-shared-expert-intermediate-size", 0, 0),
             grouped=found.flag("moe-grouped-gemm"), dispatcher=found.text("moe-token-dispatcher-type", "allgather"),
             latent=found.count("moe-latent-size"),
+            clamped=found.flag("quick-geglu") and found.number("activation-func-clamp-value") > 0,
             routing="forced" if found.flag("moe-router-force-load-balancing") else routing,
         )  # fmt: skip
 

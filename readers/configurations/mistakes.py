@@ -55,24 +55,20 @@ def _holds(condition: str, value: Callable[[str], Any]) -> bool:
     match = re.fullmatch(r"(!?)([\w.-]+)(?:(!=|=|<|>|%|~)(.+))?", condition)
     assert match is not None, condition
     absent, name, operator, right = match.groups()
-    found = value(name)
     if not operator:
-        return (found in UNSET) == bool(absent)
-    found = DEFAULTS.get(name) if found is None else found
+        return (value(name) in UNSET) == bool(absent)
+    found, other = (DEFAULTS.get(each) if value(each) is None else value(each) for each in (name, right))
     if operator == "~":
         return (right in re.split(r"[\s,\[\]']+", str(found))) != bool(absent)
     if operator in ("=", "!="):
         return found is not None and (str(found) in right.split(",")) == (operator == "=")
     try:
-        other = int(right) if right.isdigit() else int(_number(right, value(right)))
-        number = float(_number(name, found))
+        # Counts that are not set are 1.
+        unit = int(right) if right.isdigit() else int(1 if other is None else other)
+        number = float(1 if found is None else found)
     except (TypeError, ValueError, OverflowError):
         return False
-    return number < other if operator == "<" else number > other if operator == ">" else bool(other and number % other)
-
-
-def _number(name: str, found: Any) -> Any:
-    return DEFAULTS.get(name, 1) if found is None else found
+    return number < unit if operator == "<" else number > unit if operator == ">" else bool(unit and number % unit)
 
 
 def largest_divisor(number: int, most: int) -> int:

@@ -94,10 +94,9 @@ class ConfigurationSettings:
     def __contains__(self, name: str) -> bool:
         return name in self.by_name
 
-    def mistake(self, name: str, problem: str, right: str, setting: Setting | None = None) -> None:
+    def mistake(self, name: str, problem: str, right: str) -> None:
         """Record a mistake in a setting. right: the value that works."""
-        found = setting or self.by_name.get(name)
-        line = found.line if found is not None else 0
+        line = self.by_name[name].line if name in self else 0
         self.mistakes.append((line, f"{self.shown(name)} {problem}; {right}"))
 
     def shown(self, name: str) -> str:
@@ -114,8 +113,7 @@ class ConfigurationSettings:
 
     def raw(self, name: str) -> Any:
         """Return the value as read, or None."""
-        setting = self.by_name.get(name)
-        return None if setting is None else setting.value
+        return self.by_name[name].value if name in self else None
 
     def text(self, name: str, default: str = "") -> str:
         """Return a text; the default if it is none of the setting's choices."""
@@ -129,13 +127,11 @@ class ConfigurationSettings:
                 near = difflib.get_close_matches(word, known, 1)
                 self.mistake(name, f"is {word!r}", f"it is one of {', '.join(near or known)}")
 
-    def flag(self, name: str, default: bool = False) -> bool:
-        """Return a switch."""
+    def flag(self, name: str) -> bool:
+        """Return a switch, which is off if it is not set."""
         value = self.raw(name)
-        if value is None:
-            return default
-        if isinstance(value, bool):
-            return value
+        if value is None or isinstance(value, bool):
+            return bool(value)
         text = str(value).lower()
         if text not in ("true", "false", "1", "0", "yes", "no"):
             self.mistake(name, f"is {value!r}", "it is true or false")

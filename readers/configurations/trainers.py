@@ -262,7 +262,6 @@ def zero_settings(found: Values, stage: Any, path: str) -> Iterator[Setting]:
         yield found.under("data-parallel-sharding-strategy", path, list(SHARDINGS)[stage - 1])
 
 
-
 def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the ranks, the precision and the sharding of an accelerate file."""
     precision = found.value("mixed_precision")

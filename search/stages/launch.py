@@ -291,9 +291,7 @@ class StageSearch:
         return self._costs[_Numbers.of(way)].of(way)
 
     def _costs_of(self, numbers: _Numbers) -> CostedUnits | MspcError:
-        measured = UnitMeasurement(
-            self.network, numbers.stages, numbers.micro_batches, self.machine, bool(self.memory)
-        )
+        measured = UnitMeasurement(self.network, numbers.stages, numbers.micro_batches, self.machine, bool(self.memory))
         try:
             if numbers.recompute:
                 return measured.with_recomputation(self._costs[numbers._replace(recompute=False)])

@@ -197,6 +197,22 @@ def test_few_rows_for_each_expert_take_longer() -> None:
     assert near["matmuls"] == far["matmuls"]
 
 
+def test_experts_wait_for_the_host_slices_take_time_and_modules_have_precisions() -> None:
+    wide = run_of(GPT | GROUPED | {"hidden-size": 8192, "seq-length": 8192, "max-position-embeddings": 8192,
+                                   "moe-ffn-hidden-size": 64, "quick-geglu": True})  # fmt: skip
+    waits, graphs = (step_time(each, H100) for each in (wide, replace(wide, graphs=frozenset(("all",)))))
+    assert waits.parts["host"] > graphs.parts["host"]
+    assert waits.bounds["host"] < waits.bounds["device"]
+    clamped = run_of(GPT | GROUPED | {"quick-geglu": True, "activation-func-clamp-value": 7})
+    more = clamped, replace(clamped, fused_experts=True), replace(clamped, model=replace(clamped.model, biased=True))
+    memory = [step_time(run, H100).parts["memory"] for run in more]
+    assert memory[1] < memory[0] < memory[2]
+    kinds = ((), (("attention", "mxfp8"),), (("attention", ""),))
+    four = [replace(wide, eight="nvfp4", precisions=own) for own in kinds]
+    parts = [step_time(run, KNOWN_MACHINES["gb200"]).parts["matmuls"] for run in four]
+    assert parts == sorted(set(parts))
+
+
 def test_assumptions_are_those_of_the_run() -> None:
     plain, experts = (assumptions(run_of(GPT | more)) for more in ({}, GROUPED))
     assert plain == ["600 MiB of the CUDA context"]

@@ -47,10 +47,7 @@ class Net(nn.Cell):
 net = Net()
 out = net(Tensor(np.ones((4, 8)), ms.float32))
 """
-SEMI_4 = (
-    "ms.set_auto_parallel_context(parallel_mode='semi_auto_parallel', device_num=4, "
-    "dataset_strategy='full_batch')"
-)
+SEMI_4 = "ms.set_auto_parallel_context(parallel_mode='semi_auto_parallel', device_num=4, dataset_strategy='full_batch')"
 
 
 def compile_(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -434,8 +431,7 @@ def test_earlier_output_survives_a_failure(tmp_path: Path) -> None:
 def test_foreign_folder_is_refused(tmp_path: Path) -> None:
     script = write(tmp_path, CALLED.format(setup=SEMI_4))
     assert refused(str(script), "--out", ".", cwd=tmp_path) == (
-        "error: . holds files that mspc did not write: net.py\n"
-        "  note: give another folder, or an empty one\n"
+        "error: . holds files that mspc did not write: net.py\n  note: give another folder, or an empty one\n"
     )
 
 

@@ -189,9 +189,7 @@ def test_a_pipe_is_as_wide_as_it_is_told(
     assert most - 10 < max(map(len, lines)) <= most
 
 
-@pytest.mark.parametrize(
-    ("extra", "bold"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
-)
+@pytest.mark.parametrize(("extra", "bold"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
 def test_a_terminal_has_bold_headings(extra: dict[str, str], bold: bool, tmp_path: Path) -> None:
     mine, theirs = pty.openpty()
     environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}

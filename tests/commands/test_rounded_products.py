@@ -90,7 +90,6 @@ def test_what_is_compiled_says_it(run: Run) -> None:
     assert pages[0]["compute"] == pytest.approx(4 * pages[1]["compute"], rel=1e-3)
 
 
-
 def test_cpus_never_round() -> None:
     header = {ROUNDS: True}
     cpu = replace(H200, device="CPU")

@@ -94,9 +94,7 @@ def test_tables_of_a_narrow_terminal_cut_no_word(tmp_path: Path) -> None:
     pieces: dict[int, set[str]] = {}
     for width in (20, 60, 80, 120, 200):
         environment = {**os.environ, "COLUMNS": str(width), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-        done = succeed(
-            *SERVED, "compile", "net.py", "--ranks", "4", "--all", cwd=tmp_path, env=environment
-        )
+        done = succeed(*SERVED, "compile", "net.py", "--ranks", "4", "--all", cwd=tmp_path, env=environment)
         tables = done.stdout[done.stdout.index("\n\n") : done.stdout.index("\nrank 0: ")]
         assert max(map(len, tables.splitlines())) <= width
         pieces[width] = {piece for word in tables.split() for piece in re.findall(r"[^-./:,_)\]]+", word)}

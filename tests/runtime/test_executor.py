@@ -228,10 +228,7 @@ def test_a_nan_in_the_loss_stops_before_the_update_and_names_the_first_node() ->
     executor.run([floats(0.5, 0.25)])
     kept = array.copy()
     error = failure_of(executor.run, [floats(-9, 1)])
-    assert (
-        error.message
-        == "the loss of step 2 is NaN on rank 0; the first such value comes from Logarithm 'log'"
-    )
+    assert error.message == "the loss of step 2 is NaN on rank 0; the first such value comes from Logarithm 'log'"
     assert error.location is not None
     assert error.location.line == 12
     np.testing.assert_array_equal(array, kept)

@@ -8,6 +8,7 @@ layer of GPT: 34 bytes per token and hidden element.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from mspc.analysis.cost.training.constants import VALUES
@@ -60,22 +61,32 @@ def mamba_parameters(run: TrainingRun, m: MambaShape) -> int:
     return columns * h + convolved + inner // run.tensor * (h + 1) + norm_parameters(run, h)
 
 
+def module_parameters(run: TrainingRun, layer: ModelLayer) -> Counter[str]:
+    """Return the elements of a layer's modules on one rank: "attention", "mamba" and "mamba_output", "feed" with norms,
+    router and shared experts, "latent" and "experts"."""
+    found: Counter[str] = Counter()
+    f, h = layer.feed, run.model.hidden
+    for mixer in layer.mixers:
+        if isinstance(mixer, AttentionShape):
+            found["attention"] += attention_parameters(run, mixer)
+        else:
+            output = mixer.heads * mixer.head // run.tensor * h
+            found.update(mamba=mamba_parameters(run, mixer) - output, mamba_output=output)
+    if f is not None and f.experts:
+        shared = dense_parameters(run, f.shared, False, f.gated) if f.shared else 0
+        columns, rows = f.width // run.expert_tensor * (2 if f.gated else 1), f.rows(h)
+        one = columns * rows + f.width // run.expert_tensor * rows + (columns + rows) * run.model.biased
+        found.update(feed=norm_parameters(run, h) + h * f.experts + shared, latent=2 * h * f.latent)
+        found["experts"] = one * (f.experts // run.expert)
+    elif f is not None:
+        found["feed"] = dense_parameters(run, f.width, True, f.gated)
+    return found
+
+
 def parameters(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
     """Return the elements of a layer on one rank: those of all ranks of a tensor group, and those of its experts."""
-    dense = experts = 0
-    for mixer in layer.mixers:
-        dense += attention_parameters(run, mixer) if isinstance(mixer, AttentionShape) else mamba_parameters(run, mixer)
-    f, h = layer.feed, run.model.hidden
-    if f is not None and f.experts:
-        dense += norm_parameters(run, h) + h * f.experts
-        dense += dense_parameters(run, f.shared, False, f.gated) if f.shared else 0
-        columns, rows = f.width // run.expert_tensor * (2 if f.gated else 1), f.rows(h)
-        dense += 2 * h * f.latent
-        one = columns * rows + f.width // run.expert_tensor * rows + (columns + rows) * run.model.biased
-        experts = one * (f.experts // run.expert)
-    elif f is not None:
-        dense += dense_parameters(run, f.width, True, f.gated)
-    return dense, experts
+    found = module_parameters(run, layer)
+    return sum(found.values()) - found["experts"], found["experts"]
 
 
 def expert_rows(run: TrainingRun, layer: ModelLayer) -> int:

@@ -46,7 +46,8 @@ class FeedForwardShape:
     """Sizes of a feed-forward layer, or of its experts. width: hidden width of one expert. experts: 0 in a dense layer.
     shared: hidden width of the shared experts. grouped: the experts' matmuls run as one kernel. routing: "loss" if an
     auxiliary loss makes it even, "bias" if a bias in steps of 1e-3 does, "forced" if it is even by definition. latent:
-    width to which rows are projected before they are sent to experts, 0 for none."""
+    width to which rows are projected before they are sent to experts, 0 for none. clamped: kernels of their own clamp
+    the activation's input."""
 
     width: int
     gated: bool = False
@@ -57,6 +58,7 @@ class FeedForwardShape:
     dispatcher: str = "allgather"
     routing: str = "loss"
     latent: int = 0
+    clamped: bool = False
 
     def rows(self, hidden: int) -> int:
         """Return the width of the rows that an expert reads."""
@@ -117,18 +119,20 @@ class TrainingRun:
 
     ranks: all ranks. tensor, pipeline, context, expert, expert_tensor: degrees. chunks: model chunks of a stage.
     pipeline_inner: stages are nearer than replicas. group: micro-batches that a chunk processes in a row. stages:
-    layers of each chunk of each stage (stage, chunk), empty for an even split. sharding: "none", "states", "gradients"
-    or "parameters" are divided over data-parallel ranks; `divided` ranks share them (0: all), and groups of these the
-    states if `outer_states` is true. parameter, gradient, state: bytes of an element. eight: recipe of 8-bit matmuls or
-    ""; eight_attention, eight_output: attention and the output layer are in 8 bits, too; half_layers: the first and the
-    last layers, whose matmuls stay in half precision. fused_gradients: weight gradients are added in the matmul. loss:
-    "plain", "native" or "te". backend: "fused", "flash", "unfused" or "local". library: "te" or "local" kernels.
-    masked: the data loader makes an attention mask. deferred_embedding: micro-batches whose logits wait for the output
-    layer's weight gradient. frozen: elements of frozen modules beside the model, whose own weights are frozen, too, if
-    it is not 0; they are loaded in Float32. reserved: bytes that other parts of the program hold. widths: widths of an
-    elastic model, whose values are multiplied by a mask for each of them, or 0. fused_experts: one kernel computes the
-    matmuls and the activation of experts. graphs: modules whose kernels CUDA graphs start: "attn", "mamba",
-    "moe_router", "moe_preprocess", or "all". software: years from the trainer's release of April 2026 to this one.
+    layers of each chunk of each stage (stage, chunk), empty for an even split. sharding: "none", "states",
+    "gradients" or "parameters" are divided over data-parallel ranks; `divided` ranks share them (0: all), and
+    groups of these the states if `outer_states` is true. parameter, gradient, state: bytes of an element. eight:
+    recipe of 8-bit matmuls or ""; eight_attention, eight_output: attention and the output layer are in 8 bits, too;
+    half_layers: the first and the last layers, whose matmuls stay in half precision; precisions: modules whose
+    matmuls have another recipe ("" for half precision), by names of `module_parameters`. fused_gradients: weight
+    gradients are added in the matmul. loss: "plain", "native" or "te". backend: "fused", "flash", "unfused" or
+    "local". library: "te" or "local" kernels. masked: the data loader makes an attention mask. deferred_embedding:
+    micro-batches whose logits wait for the output layer's weight gradient. frozen: elements of frozen modules
+    beside the model, whose own weights are frozen, too, if it is not 0; they are loaded in Float32. reserved: bytes
+    that other parts of the program hold. widths: widths of an elastic model, whose values are multiplied by a mask
+    for each of them, or 0. fused_experts: one kernel computes the matmuls and the activation of experts. graphs:
+    modules whose kernels CUDA graphs start: "attn", "mamba", "moe_router", "moe_preprocess", or "all". software:
+    years from the trainer's release of April 2026 to this one.
     """
 
     model: ModelShape
@@ -157,6 +161,7 @@ class TrainingRun:
     eight_attention: bool = False
     eight_output: bool = False
     half_layers: tuple[int, int] = (0, 0)
+    precisions: tuple[tuple[str, str], ...] = ()
     fused_gradients: bool = True
     loss: str = "plain"
     backend: str = "fused"

@@ -98,7 +98,7 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     loss = 0
     if last:
         found["activations: norms"] += 2 * edge * HALF
-        found.update(_prediction_activations(run))
+        found["activations: predictions"] += model.predictions * _prediction_activations(run)
         loss = loss_bytes(run)
         found["deferred logits"] += min(run.deferred_embedding, run.micro_batches) * (
             tokens * model.vocabulary // run.tensor * HALF + edge * HALF
@@ -116,8 +116,7 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     if run.frozen and run.parameter < SINGLE:
         rest = sum(found.values()) - found["weights"]
         found["weights while loaded"] = max(0, found["weights"] * SINGLE // run.parameter - rest)
-    held = [name for name, nbytes in found.items() if nbytes]
-    return StageMemory(stage, {name: found[name] for name in held})
+    return StageMemory(stage, {name: nbytes for name, nbytes in found.items() if nbytes})
 
 
 def loss_bytes(run: TrainingRun) -> int:
@@ -134,17 +133,12 @@ def loss_bytes(run: TrainingRun) -> int:
     return elements * (HALF + SINGLE + (SINGLE if run.loss == "native" else 0) + stored_predictions)
 
 
-def _prediction_activations(run: TrainingRun) -> Counter[str]:
-    """Return the stored bytes of the layers that predict further tokens: two norms, their concatenation, the layer."""
+def _prediction_activations(run: TrainingRun) -> int:
+    """Return the stored bytes of a layer that predicts further tokens: two norms, their concatenation, the layer."""
     model = run.model
     edge = run.tokens(model.sequence) * model.hidden // run.rows
-    found: Counter[str] = Counter()
-    for _ in range(model.predictions):
-        found["activations: predictions"] += 6 * edge * HALF
-        found["activations: predictions"] += sum(
-            busiest(run, model.layers[-1], name, nbytes) for name, nbytes in stored(run, model.layers[-1])
-        )
-    return found
+    layer = model.layers[-1]
+    return 6 * edge * HALF + sum(busiest(run, layer, name, nbytes) for name, nbytes in stored(run, layer))
 
 
 def offloaded_bytes(run: TrainingRun, layer: ModelLayer) -> int:

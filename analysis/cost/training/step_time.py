@@ -16,7 +16,7 @@ from dataclasses import field, replace
 
 from mspc.analysis.cost.machine import EIGHT_BIT_SHARE, HOST_COPIES, NVFP4, PRODUCTS, Machine, Rate, of_eight_bits
 from mspc.analysis.cost.training.constants import VALUES
-from mspc.analysis.cost.training.layer_costs import HALF, SINGLE, expert_rows, parameters, stored
+from mspc.analysis.cost.training.layer_costs import HALF, SINGLE, expert_rows, module_parameters, parameters, stored
 from mspc.analysis.cost.training.model_shape import (
     AttentionShape,
     FeedForwardShape,
@@ -218,7 +218,7 @@ def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter
     numbers = [number for chunk in stage_layers(run)[stage] for number in chunk]
     layers = [run.model.layers[number] for number in numbers]
     started = sum(sum(kernels(run, layer)) for layer in layers)
-    loads["host"] = started * (VALUES["HOST_LOCAL"] if run.library == "local" else VALUES["HOST_KERNEL"])
+    loads["host"] = started * VALUES[f"HOST_{run.library.upper()}"]
     loads["host"] += VALUES["HOST_RUN"] * run.chunks * ("all" not in run.graphs)
     last = stage == run.pipeline - 1
     kinds: dict[tuple[str, ModelLayer], list[int]] = {}
@@ -240,16 +240,12 @@ def _add_layers(
 ) -> None:
     """Add the parts of equal layers, forward and backward, and the seconds for which they keep each resource busy."""
     dense, routed, _ = layer_operations(run, layer)
-    f, rate = layer.feed, matmul_rate(run, machine)
-    selective = run.recomputation.granularity == "selective"
-    every = sum(n for _, n in stored(replace(run, recomputation=Recomputation()) if selective else run, layer))
-    dropped = every * (run.recomputation.granularity == "full")
-    if selective:
-        dropped = every - sum(n for _, n in stored(run, layer))
+    f, rate, times = layer.feed, matmul_rate(run, machine), 2 if run.frozen else 3
+    whole = replace(run, recomputation=Recomputation())
+    every, left = (sum(n for _, n in stored(each, layer)) for each in (whole, run))
+    dropped = every if run.recomputation.granularity == "full" else every - left
     nbytes = every * (VALUES["FORWARD_PASSES"] + VALUES["BACKWARD_PASSES"]) + dropped * VALUES["FORWARD_PASSES"]
-    biased = run.model.biased and not run.fused_experts
-    routed_passes = VALUES["PERMUTED_PASSES"] + VALUES["BIAS_PASSES"] * biased
-    nbytes += routed_passes * _routed_bytes(run, layer)
+    nbytes += VALUES["PERMUTED_PASSES"] * _routed_bytes(run, layer)
     nbytes += VALUES["GROUPED_BYTES"] * (_expert_elements(run, layer) + parameters(run, layer)[1])
     more = recomputed_operations(run, layer)
     if run.eight:
@@ -258,15 +254,24 @@ def _add_layers(
         converted = "CONVERTED_BLOCKS" if run.eight in ("mxfp8", "nvfp4") else "CONVERTED"
         nbytes += VALUES[converted] * _matmul_elements(run, layer)
     parts = {
-        "matmuls": ((2 if run.frozen else 3) * (dense + routed) + more[0] + more[1]) / rate.at(dense + routed),
+        "matmuls": (times * (dense + routed) + more[0] + more[1]) / rate.at(dense + routed),
         "attention": sum(_mixer_time(run, machine, layer, mixer, more[2] > 0) for mixer in layer.mixers),
-        "memory": machine.moving_seconds(nbytes),
+        "memory": machine.moving_seconds(nbytes) + _sliced_seconds(run, layer),
     }
+    for module, recipe in run.precisions * bool(run.eight):
+        own = matmul_rate(replace(run, eight=recipe), machine)
+        operations = 2.0 * module_parameters(run, layer)[module] * run.tokens(layer.sequence)
+        parts["matmuls"] += times * operations * (1 / own.at(operations) - 1 / rate.at(operations))
     work = sum(parts.values())
     loads["device"] += work * count
     if f is not None and f.experts and not run.fused_experts and "all" not in run.graphs:
-        started = 6 * VALUES["GROUPED_LAUNCH"] * (f.experts // run.expert)
-        parts["host"] = max(0.0, started - 3 * routed / rate.at(routed))
+        started = VALUES["GROUPED_LAUNCH"] * (f.experts // run.expert)
+        parts["host"] = max(0.0, 4 * started - 2 * routed / rate.at(routed))
+        # The host waits for the numbers of rows of each expert, so it starts the forward pass of experts anew.
+        alone = replace(layer, mixers=())
+        forward = work / 3 * sum(layer_operations(run, alone)) / sum(layer_operations(run, layer))
+        launched = kernels(run, alone)[0] * VALUES[f"HOST_{run.library.upper()}"] + 2 * started
+        parts["host"] += max(0.0, launched - forward)
     for dimension, (seconds, exposed) in _layer_communication(run, machine, layer).items():
         loads[f"links, {dimension}"] += seconds * count
         # No more than the layer's work hides a collective that overlaps it.
@@ -276,6 +281,17 @@ def _add_layers(
         parts["offload"] = max(0.0, copies - work)
         loads["copies to the host"] += copies * count
     found.update({name: seconds * count for name, seconds in parts.items()})
+
+
+def _sliced_seconds(run: TrainingRun, layer: ModelLayer) -> float:
+    """Return the seconds of kernels on slices and mixed types, which instructions bound: biases of experts and clamped
+    inputs of activations."""
+    f = layer.feed
+    if f is None or run.fused_experts:
+        return 0.0
+    inner = f.width // (run.expert_tensor if f.experts else run.tensor)
+    clamped = VALUES["CLAMP_SECONDS"] * f.clamped * inner * (expert_rows(run, layer) or run.tokens(layer.sequence))
+    return clamped + VALUES["BIAS_SECONDS"] * run.model.biased * expert_rows(run, layer) * run.model.hidden
 
 
 def _mixer_time(
@@ -297,8 +313,6 @@ def _mixer_time(
         rate *= VALUES[f"ATTENTION_{'MXFP8' if run.eight == 'mxfp8' else 'FP8'}{'_WIDE' * (head > 128)}"]
         backward = 2.5 * mixer_operations(run, layer, replace(mixer, window=0))
     return ((1 + again) * scores + backward) / rate
-
-
 
 
 def matmul_rate(run: TrainingRun, machine: Machine) -> Rate:

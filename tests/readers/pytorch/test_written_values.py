@@ -81,9 +81,7 @@ def filled_by_slices(places: Sequence[tuple[int, int]], dim: int) -> tuple[Expor
 @pytest.mark.parametrize(("places", "dim"), [
     (((0, 2), (2, 3), (3, 6)), 0), (((4, 6), (0, 1)), 1), (((1, 4), (3, 5), (1, 4)), 0), (((0, 6), (2, 4)), 1),
 ])  # fmt: skip
-def test_slices_that_are_written_are_in_the_whole(
-    places: Sequence[tuple[int, int]], dim: int, tmp_path: Path
-) -> None:
+def test_slices_that_are_written_are_in_the_whole(places: Sequence[tuple[int, int]], dim: int, tmp_path: Path) -> None:
     made, given, wanted = filled_by_slices(places, dim)
     made.output("own", "own")
     for number, (begin, end) in enumerate(places):

@@ -74,9 +74,7 @@ class Hostile:
         (pickle.dumps(content(), 2)[:400], "longer than the file"), (b"\x80\x02", "cut off after 2 bytes"),
     ],
 )  # fmt: skip
-def test_other_pickles_are_refused(
-    tmp_path: Path, data: bytes, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_pickles_are_refused(tmp_path: Path, data: bytes, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace_rank_0"
     path.write_bytes(data)
     error = error_of(read_record, path)
@@ -246,9 +244,7 @@ def test_the_command_prints_the_culprit_and_who_waits(tmp_path: Path) -> None:
     assert "who waits for whom" in done.stdout
 
 
-def test_two_explanations_of_one_record_are_both_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_explanations_of_one_record_are_both_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rank in range(3):
         record = content()
         del record["entries"][2]
@@ -258,8 +254,8 @@ def test_two_explanations_of_one_record_are_both_printed(
     assert explain_records([tmp_path], 3, None, None) == 1
     place = "(number 2 of group 0, (4, 3) Float) at /job/train.py:7"
     assert capsys.readouterr().out.splitlines()[:2] == [
-        "3 records of 2 calls", f"rank 1 issued all_reduce {place} twice, or left out all_gather ((4, 3) Float) at "
-        "/job/train.py:7 before it",
+        "3 records of 2 calls",
+        f"rank 1 issued all_reduce {place} twice, or left out all_gather ((4, 3) Float) at /job/train.py:7 before it",
     ]
 
 

@@ -125,9 +125,7 @@ class Drawn(nn.Cell):
     def _attended(self, x: Tensor) -> Tensor:
         rows = ops.reshape(x, (-1, 16))
         query, key, value = (
-            ops.transpose(
-                ops.reshape(cell(rows, getattr(self, f"weight{number}")), (self.rows, 8, 2, 8)), (0, 2, 1, 3)
-            )
+            ops.transpose(ops.reshape(cell(rows, getattr(self, f"weight{number}")), (self.rows, 8, 2, 8)), (0, 2, 1, 3))
             for cell, number in self.steps
         )
         mixed = self.mix(ops.softmax(self.scores(query, key), -1), value)
