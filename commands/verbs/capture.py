@@ -11,9 +11,7 @@ from mspc.commands import options as opts
 
 
 def capture(
-    script: Annotated[
-        Path, typer.Argument(metavar="SCRIPT", help="A script of PyTorch.")
-    ],
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script of PyTorch.")],
     script_arguments: opts.ScriptArguments = None,
     ranks: Annotated[int, typer.Option(metavar="N", min=1, help="Ranks of the job; 1 has no process group.")] = 1,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the files.")] = Path("capture"),

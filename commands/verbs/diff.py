@@ -12,21 +12,19 @@ from mspc.commands.compile_options import CompileOptions, has_compile_options
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
 First = Annotated[str, typer.Argument(metavar="A", help=_COMPARED, show_default=False)]
-Second = Annotated[
-    str, typer.Argument(metavar="B", help="The other one.", show_default=False)
-]
+Second = Annotated[str, typer.Argument(metavar="B", help="The other one.", show_default=False)]
 TwoStyles = Annotated[
     list[str] | None,
     typer.Option(
-        "--plan", metavar="FILE|own", show_default=False,
+        "--plan",
+        metavar="FILE|own",
+        show_default=False,
         help="How layers of model.pt2 are sharded, as for compile; twice: of A, and of B.",
     ),
 ]
 
 
-@has_compile_options(
-    second="ranks input_ size loss optimizer", plan="torch jax json", machine="all_rows verbose quiet"
-)
+@has_compile_options(second="ranks input_ size loss optimizer", plan="torch jax json", machine="all_rows verbose quiet")
 def diff(
     options: CompileOptions, first: First, second: Second, plan: TwoStyles = None, machine: opts.MachineName = ""
 ) -> None:

@@ -19,9 +19,7 @@ def run(
     ],
     script_arguments: opts.ScriptArguments = None,
     ranks: opts.Ranks = None,
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="Run all ranks in this process, without MPI.")
-    ] = False,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Run all ranks in this process, without MPI.")] = False,
     only_rank: Annotated[
         int | None, typer.Option(min=0, metavar="R", help="Print the output of this rank only.")
     ] = None,
@@ -32,9 +30,7 @@ def run(
         bool,
         typer.Option("--synthetic", help="Make the inputs of a compiled program up: uniform [0, 1), seed 0."),
     ] = False,
-    steps: Annotated[
-        int | None, typer.Option(min=1, metavar="S", help="Steps of a compiled program.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, metavar="S", help="Steps of a compiled program.")] = None,
     save: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the full parameters after the last step (safetensors)."),
@@ -53,7 +49,8 @@ def run(
     timeout: Annotated[
         float,
         typer.Option(
-            min=0, metavar="SECONDS",
+            min=0,
+            metavar="SECONDS",
             help="How long to wait for a rank that is stopped or missing [60], and to run a loop without a count.",
         ),
     ] = 0.0,
@@ -99,7 +96,8 @@ def run(
     if data or synthetic or steps or save or save_outputs:
         raise MspcError(
             f"{target} is no compiled program; --data, --synthetic, --steps and --save... are for these",
-            notes=["a compiled program is the folder that `mspc compile` writes"], code="E0110",
+            notes=["a compiled program is the folder that `mspc compile` writes"],
+            code="E0110",
         )
     from mspc.commands.run import run_script
 

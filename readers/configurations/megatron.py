@@ -129,6 +129,7 @@ class MegatronReader:
             parameter=2 if half else 4,
             gradient=2 if self.half_gradients() else 4, state=self.state_bytes(half),
             eight=self.eight(), half_layers=(self.half_layers("start"), self.half_layers("end")),
+            gathered_operands=found.flag("fp8-param-gather") or found.flag("fp4-param-gather"),
             precisions=tuple((part[0], part[2].removeprefix("bf16")) for part in precisions),
             loss=self.loss(), backend=self.backend(), library="local" if self.local else "te",
             # The adapters of LoRA are left out.

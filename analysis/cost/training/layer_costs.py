@@ -97,9 +97,10 @@ def expert_rows(run: TrainingRun, layer: ModelLayer) -> int:
     return run.tokens(layer.sequence) // run.rows * f.choices * run.expert_tensor
 
 
-def _input_bytes(run: TrainingRun) -> int:
-    """Return the bytes of an element that a matmul stores of its input."""
-    return 1 if run.eight else HALF
+def operand_bytes(run: TrainingRun, elements: int, module: str = "") -> int:
+    """Return the bytes of an operand that a module's matmul stores, with its scales."""
+    recipe = dict(run.precisions).get(module, run.eight) if run.eight else ""
+    return int(elements * VALUES["OPERAND_BITS"].get(recipe, 8)) // 8
 
 
 def stored(run: TrainingRun, layer: ModelLayer) -> Iterator[tuple[str, int]]:
@@ -111,7 +112,7 @@ def stored(run: TrainingRun, layer: ModelLayer) -> Iterator[tuple[str, int]]:
         if "attn_norm" not in how.offloaded:
             yield "residuals", outside * HALF
         if not run.frozen and "qkv_linear" not in how.offloaded and not ("layernorm" in how.modules and not run.eight):
-            yield "norms", outside * _input_bytes(run)
+            yield "norms", operand_bytes(run, outside, "attention" * isinstance(mixer, AttentionShape))
         yield "norms", 2 * SINGLE * tokens // run.rows
         if isinstance(mixer, AttentionShape):
             yield from _stored_attention(run, mixer, layer)
@@ -148,7 +149,7 @@ def _stored_attention(run: TrainingRun, a: AttentionShape, layer: ModelLayer) ->
     if "attn_proj" not in offloaded:
         yield "attention output", heads * a.values * tokens * HALF
     if run.eight:
-        yield "attention output", heads * a.values * tokens
+        yield "attention output", operand_bytes(run, heads * a.values * tokens, "attention")
     scores = heads * tokens * (a.keys or layer.sequence)
     if run.backend in ("fused", "flash"):
         yield "attention", heads * tokens * SINGLE
@@ -177,7 +178,7 @@ def _stored_feed(run: TrainingRun, layer: ModelLayer, tokens: int, outside: int)
         if "mlp" in modules:
             return
         if not run.frozen and ("layernorm" not in modules or run.eight):
-            yield "norms", outside * _input_bytes(run)
+            yield "norms", operand_bytes(run, outside)
         yield from _stored_dense(run, f.width // run.tensor, f, tokens, "feed-forward")
         return
     if "moe" in modules:
@@ -187,12 +188,12 @@ def _stored_feed(run: TrainingRun, layer: ModelLayer, tokens: int, outside: int)
     yield "router", tokens // run.rows * f.experts * (2 * SINGLE + MASK)
     if f.shared:
         if run.eight:
-            yield "shared experts", tokens // run.rows * run.model.hidden
+            yield "shared experts", operand_bytes(run, tokens // run.rows * run.model.hidden)
         if "shared_experts" not in modules:
             yield from _stored_dense(run, f.shared // run.tensor, f, tokens, "shared experts")
     copies = expert_rows(run, layer)
     if "expert_fc1" not in run.recomputation.offloaded:
-        yield "experts", copies * f.rows(run.model.hidden) * _input_bytes(run)
+        yield "experts", operand_bytes(run, copies * f.rows(run.model.hidden))
     yield from _stored_dense(run, f.width // run.expert_tensor, f, copies, "experts")
 
 
@@ -204,7 +205,7 @@ def _stored_dense(
     if "moe_act" not in offloaded:
         yield name, width * (2 if f.gated else 1) * tokens * HALF
     if not (name == "experts" and "moe_act" in run.recomputation.modules):
-        yield name, width * tokens * _input_bytes(run) * (not run.frozen)
+        yield name, operand_bytes(run, width * tokens) * (not run.frozen)
         if name == "experts" and not f.gated:
             yield name, width * tokens * HALF
 

@@ -124,15 +124,16 @@ class TrainingRun:
     groups of these the states if `outer_states` is true. parameter, gradient, state: bytes of an element. eight:
     recipe of 8-bit matmuls or ""; eight_attention, eight_output: attention and the output layer are in 8 bits, too;
     half_layers: the first and the last layers, whose matmuls stay in half precision; precisions: modules whose
-    matmuls have another recipe ("" for half precision), by names of `module_parameters`. fused_gradients: weight
-    gradients are added in the matmul. loss: "plain", "native" or "te". backend: "fused", "flash", "unfused" or
-    "local". library: "te" or "local" kernels. masked: the data loader makes an attention mask. deferred_embedding:
-    micro-batches whose logits wait for the output layer's weight gradient. frozen: elements of frozen modules
-    beside the model, whose own weights are frozen, too, if it is not 0; they are loaded in Float32. reserved: bytes
-    that other parts of the program hold. widths: widths of an elastic model, whose values are multiplied by a mask
-    for each of them, or 0. fused_experts: one kernel computes the matmuls and the activation of experts. graphs:
-    modules whose kernels CUDA graphs start: "attn", "mamba", "moe_router", "moe_preprocess", or "all". software:
-    years from the trainer's release of April 2026 to this one.
+    matmuls have another recipe ("" for half precision), by names of `module_parameters`; gathered_operands: weights
+    are stored and gathered in 8 or 4 bits. fused_gradients: weight gradients are added in the matmul. loss:
+    "plain", "native" or "te". backend: "fused", "flash", "unfused" or "local". library: "te" or "local" kernels.
+    masked: the data loader makes an attention mask. deferred_embedding: micro-batches whose logits wait for the
+    output layer's weight gradient. frozen: elements of frozen modules beside the model, whose own weights are
+    frozen, too, if it is not 0; they are loaded in Float32. reserved: bytes that other parts of the program hold.
+    widths: widths of an elastic model, whose values are multiplied by a mask for each of them, or 0. fused_experts:
+    one kernel computes the matmuls and the activation of experts. graphs: modules whose kernels CUDA graphs start:
+    "attn", "mamba", "moe_router", "moe_preprocess", or "all". software: years from the trainer's release of April
+    2026 to this one.
     """
 
     model: ModelShape
@@ -162,6 +163,7 @@ class TrainingRun:
     eight_output: bool = False
     half_layers: tuple[int, int] = (0, 0)
     precisions: tuple[tuple[str, str], ...] = ()
+    gathered_operands: bool = False
     fused_gradients: bool = True
     loss: str = "plain"
     backend: str = "fused"

@@ -7,10 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from itertools import accumulate, pairwise
 
+from mspc.analysis.cost.training import layer_costs
 from mspc.analysis.cost.training.constants import VALUES
 from mspc.analysis.cost.training.layer_costs import HALF, MASK, SINGLE, norm_parameters, parameters, stored, working
 from mspc.analysis.cost.training.model_shape import ModelLayer, TrainingRun
 from mspc.ir.late_dataclass import dataclass
+
+DIVIDED = ("states", "gradients", "parameters")
+"""Kinds of sharding: each divides its part and those of the kinds before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     chunks = stage_layers(run)[stage]
     layers = [model.layers[i] for chunk in chunks for i in chunk]
     found: Counter[str] = Counter()
-    _add_states(run, layers, first, last, found)
+    _add_states(run, [i for chunk in chunks for i in chunk], first, last, found)
     activations = [_chunk_activations(run, chunk) for chunk in chunks]
     for chunk in in_flight(run, stage):
         found.update(activations[chunk])
@@ -156,9 +160,11 @@ def _largest_unit(run: TrainingRun, layers: list[ModelLayer], first: bool, last:
     return max([outer, *(sum(parameters(run, layer)) for layer in layers)]) * size
 
 
-def _add_states(run: TrainingRun, layers: list[ModelLayer], first: bool, last: bool, found: Counter[str]) -> None:
-    """Add weights, gradients and optimizer states."""
-    dense, experts = stage_parameters(run, layers, first, last)
+def _add_states(run: TrainingRun, numbers: list[int], first: bool, last: bool, found: Counter[str]) -> None:
+    """Add weights, gradients and optimizer states. numbers: of the stage's layers."""
+    layers = run.model.layers
+    dense, experts = stage_parameters(run, [layers[i] for i in numbers], first, last)
+    few = [parameters(run, layers[i]) for i in numbers if run.at_layer(i).eight]
     share = run.divided or run.data * run.context
     groups = max(1, run.data * run.context // share)
     expert_share = max(1, run.ranks // (run.pipeline * run.expert * run.expert_tensor * groups))
@@ -166,11 +172,12 @@ def _add_states(run: TrainingRun, layers: list[ModelLayer], first: bool, last: b
         elements = dense + experts + run.frozen
         found["weights"] += elements * run.parameter
         return
-    for elements, ranks in ((dense, share), (experts, expert_share)):
-        over = {"none": (1, 1, 1), "states": (1, 1, ranks), "gradients": (1, ranks, ranks)}.get(
-            run.sharding, (ranks,) * 3
-        )
-        found["weights"] += elements * run.parameter // over[0]
+    for kind, elements, ranks in ((0, dense, share), (1, experts, expert_share)):
+        over = [ranks if run.sharding in kinds else 1 for kinds in (("parameters",), DIVIDED[1:], DIVIDED)]
+        # Quantised weights are stored by rows and by columns, and half ones beside them unless the former are gathered.
+        narrow = sum(each[kind] for each in few)
+        wide = elements - narrow * run.gathered_operands
+        found["weights"] += (2 * layer_costs.operand_bytes(run, narrow) + wide * run.parameter) // over[0]
         found["gradients"] += elements * run.gradient // over[1]
         found["optimizer states"] += elements * run.state // (over[2] * (groups if run.outer_states else 1))
 

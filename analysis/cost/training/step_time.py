@@ -251,7 +251,7 @@ def _add_layers(
     if run.eight:
         # Operands are read in half precision and written twice in 8 bits, by rows and by columns: forward the inputs of
         # four matmuls, backward the gradients of their results.
-        converted = "CONVERTED_BLOCKS" if run.eight in ("mxfp8", "nvfp4") else "CONVERTED"
+        converted = {"mxfp8": "CONVERTED_BLOCKS", "nvfp4": "CONVERTED_NVFP4"}.get(run.eight, "CONVERTED")
         nbytes += VALUES[converted] * _matmul_elements(run, layer)
     parts = {
         "matmuls": (times * (dense + routed) + more[0] + more[1]) / rate.at(dense + routed),
@@ -363,11 +363,9 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
 def _matmul_elements(run: TrainingRun, layer: ModelLayer) -> int:
     """Return the elements of the inputs and results of a layer's matmuls for one micro-batch on one rank."""
     tokens, h = run.tokens(layer.sequence), run.model.hidden
-    elements = 0
-    for a in layer.mixers:
-        if isinstance(a, AttentionShape):
-            columns = a.heads * (a.queries + a.values) + a.groups * (a.queries + a.values)
-            elements += tokens * (2 * h // run.rows + columns // run.tensor)
+    mixers = [mixer for mixer in layer.mixers if isinstance(mixer, AttentionShape)]
+    columns = sum((a.heads + a.groups) * (a.queries + a.values) for a in mixers)
+    elements = tokens * (2 * h // run.rows * len(mixers) + columns // run.tensor)
     f = layer.feed
     if f is not None and not f.experts:
         elements += tokens * (2 * h + f.width * (3 if f.gated else 2) // run.tensor)
