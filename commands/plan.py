@@ -232,7 +232,7 @@ def bounds_table(estimate: Estimate) -> TextTable:
 
 def _part_text(name: str) -> str:
     """Return the name of a part of a step for people."""
-    exposed = ("tensor", "expert", "context", "pipeline", "data")
+    exposed = ("tensor", "expert", "context", "pipeline", "data", "network card")
     return f"exposed communication, {name}" if name in exposed else name
 
 

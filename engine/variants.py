@@ -177,9 +177,7 @@ class Variants:
                 return variant.compiled_call
         return None
 
-    def add(
-        self, key: Any, compiled_call: Any, traced: Traced, target: Any, stays: bool, as_it_trained: bool
-    ) -> None:
+    def add(self, key: Any, compiled_call: Any, traced: Traced, target: Any, stays: bool, as_it_trained: bool) -> None:
         """Store a graph as long as its target, arguments and parameters are alive."""
         identity, call, frozen = key
         key = (identity, stored_call(call), frozen)

@@ -70,9 +70,7 @@ def random_layout(generator: random.Random, ranks: int, dims: int, partial: bool
     return Layout.of(mesh, cuts, parts, generator.choice(["sum", "mean", "max", "min", "prod", "all", "any"]))
 
 
-def random_pairs(
-    seed: int, count: int, ranks: tuple[int, ...] = RANKS, partial: bool = False
-) -> Iterator[Pair]:
+def random_pairs(seed: int, count: int, ranks: tuple[int, ...] = RANKS, partial: bool = False) -> Iterator[Pair]:
     """Seeded random pairs of layouts; with `partial` the source may hold parts and the target keep some of
     them."""
     generator = random.Random(seed)
@@ -101,9 +99,7 @@ def _keeping_parts(generator: random.Random, source: Layout) -> Layout:
 def boxes(layout: Layout, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """(first elements, last elements + 1) of every rank's slice, two arrays [ranks, dimensions]."""
     cuts = [layout.slices_for(rank, shape) for rank in range(layout.ranks)]
-    return np.array([[c.start for c in cut] for cut in cuts]), np.array(
-        [[c.stop for c in cut] for cut in cuts]
-    )
+    return np.array([[c.start for c in cut] for cut in cuts]), np.array([[c.stop for c in cut] for cut in cuts])
 
 
 def missing(source: Layout, target: Layout, shape: tuple[int, ...]) -> Any:
@@ -116,9 +112,7 @@ def missing(source: Layout, target: Layout, shape: tuple[int, ...]) -> Any:
 def holders(source: Layout, target: Layout, shape: tuple[int, ...]) -> Any:
     """Per rank the number of ranks that hold an element that it misses."""
     (old, old_end), (new, new_end) = boxes(source, shape), boxes(target, shape)
-    common = (
-        np.clip(np.minimum(old_end, new_end[:, None]) - np.maximum(old, new[:, None]), 0, None).prod(2) > 0
-    )
+    common = np.clip(np.minimum(old_end, new_end[:, None]) - np.maximum(old, new[:, None]), 0, None).prod(2) > 0
     other = (old[:, None] != old[None]).any(2)
     return (common & other).sum(1)
 
@@ -147,10 +141,7 @@ def one_collective_suffices(source: Layout, target: Layout, shape: tuple[int, ..
             if size * (ranks - 1) / ranks != least:
                 continue
             for other in range(len(new)):
-                cuts = [
-                    cut[:-count] if i == d else cut + moved if i == other else cut
-                    for i, cut in enumerate(new)
-                ]
+                cuts = [cut[:-count] if i == d else cut + moved if i == other else cut for i, cut in enumerate(new)]
                 before = Layout.of(mesh, cuts)
                 if other != d and before.divides(shape) and not missing(source, before, shape).any():
                     return True
@@ -186,9 +177,7 @@ def expected(source: Layout, target: Layout, parts: Any) -> list[Any]:
     if mesh is None:
         mesh, old, kept = source.mesh, source.partial, ()
         if target.partial:
-            return [
-                parts[_part(target, r)][target.slices_for(r, parts.shape[1:])] for r in range(target.ranks)
-            ]
+            return [parts[_part(target, r)][target.slices_for(r, parts.shape[1:])] for r in range(target.ranks)]
     else:
         old, kept = on_mesh(source, mesh)[1], on_mesh(target, mesh)[1]
     whole = parts.reshape(*(mesh[a] for a in old), *parts.shape[1:])

@@ -236,6 +236,11 @@ class Machine:
         other = PCI_EXPRESS if kind == HOST_COPIES and self.device == "GPU" else self.memory
         return self.traffic.get(kind, other).seconds(nbytes)
 
+    def hosts(self, ranks: Sequence[int]) -> Counter[int]:
+        """Return how many of the ranks are on each host; {} if a network does not join hosts."""
+        joined = self.ranks_per_host and self.network is not None
+        return Counter(rank // self.ranks_per_host for rank in ranks) if joined else Counter[int]()
+
     def collective_seconds(self, operator: str, nbytes: float, ranks: Sequence[int]) -> float:
         """Return the time of a collective of these ranks in which each sends `nbytes` bytes.
 
@@ -244,7 +249,7 @@ class Machine:
         through the sender's card. A ring leaves a pod once, with one flow for each of its cards: groups with few
         ranks in each pod, of which there are many beside each other, share the uplinks.
         """
-        hosts = Counter(rank // self.ranks_per_host for rank in ranks) if self.ranks_per_host else Counter[int]()
+        hosts = self.hosts(ranks)
         if len(hosts) < 2 or self.network is None:
             return self.link.seconds(operator, nbytes, len(ranks))
         near, most, count = min(hosts.values()), max(hosts.values()), len(ranks)

@@ -20,9 +20,7 @@ TORCH = "torch"
 )
 def verify(
     options: CompileOptions,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="As for compile, or its folder.")
-    ],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="As for compile, or its folder.")],
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the compared data and weights.")] = 0,
     against: Annotated[
         str | None,

@@ -255,9 +255,7 @@ def _are_bool(tracer: Tracer, symbol: str, *operands: Any) -> bool:
 
 def _check_operands(tracer: Tracer, symbol: str, left: Any, right: Any) -> None:
     for side, operand in (("left", left), ("right", right)):
-        if not isinstance(
-            operand, Value | Tensor | np.ndarray | np.generic | bool | int | float | list | tuple
-        ):
+        if not isinstance(operand, Value | Tensor | np.ndarray | np.generic | bool | int | float | list | tuple):
             raise tracer.error(
                 f"operator {symbol}: the {side} operand is {describe(operand)}, not a tensor or a number",
                 kind=TypeError,

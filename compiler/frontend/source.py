@@ -54,9 +54,7 @@ class SourceFile:
         full = os.path.abspath(path)
         self.is_own = is_own(full)
         is_library = path.startswith(("<frozen ", _STANDARD_LIBRARY)) or any(folder in path for folder in _INSTALLED)
-        self.is_traced = (
-            full.startswith(_TRACED_OWN) and full not in _NOT_TRACED if self.is_own else not is_library
-        )
+        self.is_traced = full.startswith(_TRACED_OWN) and full not in _NOT_TRACED if self.is_own else not is_library
         self.name = ""
         if self.is_own:
             if full.startswith(_SHOWN_OWN):

@@ -307,9 +307,7 @@ class TensorScatterAdd(TensorScatterUpdate):
 
     combine = "add"
     requests = ()
-    samples = (
-        sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
-    )
+    samples = (sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),)
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         """Add sums of rows, whose updates may be sharded: each rank then has partial sums."""
@@ -448,6 +446,7 @@ def _places_of_rows(b: Builder, index: Value) -> Value | None:
         return None
     return source if source.shape == (count, 1) else b.emit(Reshape((count, 1)), source)
 
+
 _UPDATE = NotDifferentiable("it changes a parameter")
 _ROWS = (
     sample((16, 8), (4,), (4, 8), dtypes=("Float64", "Int32", "Float64"), low=1, high=16, gradient=False),
@@ -553,9 +552,7 @@ class TensorScatterSub(_TensorScatter):
 
     takes_bool = False
     combine = "subtract"
-    samples = (
-        sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
-    )
+    samples = (sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),)
 
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         return dout, None, b.emit(Neg(), b.emit(GatherNd(), dout, indices))

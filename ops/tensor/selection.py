@@ -353,9 +353,7 @@ class GatherDGrad(Op):
     total: int = 0
     omitted = ("offset", "total")
     linear_in = (1,)
-    samples = (
-        sample((8, 4), (8, 4), dtypes=("Int32", "Float64"), low=0, high=16, dim=1, size=16),
-    )
+    samples = (sample((8, 4), (8, 4), dtypes=("Int32", "Float64"), low=0, high=16, dim=1, size=16),)
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {0: self.size}

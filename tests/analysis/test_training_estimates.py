@@ -278,6 +278,18 @@ def test_no_bound_exceeds_the_step(more: dict[str, Any]) -> None:
         assert ("links, tensor" in time.bounds) == (run.tensor > 1)
 
 
+def test_collectives_between_hosts_share_a_network_card() -> None:
+    far = {"hidden-size": 4096, "seq-length": 8192, "max-position-embeddings": 8192, "micro-batch-size": 1,
+           "num-experts": 64, "expert-model-parallel-size": 64, "context-parallel-size": 4, "overlap-grad-reduce": True,
+           "pipeline-model-parallel-size": 1, "overlap-moe-expert-parallel-comm": True, "overlap-param-gather": True,
+           "expert-tensor-parallel-size": 1}  # fmt: skip
+    run = run_of(GPT | GROUPED | far, 256)
+    for bandwidth in (1e10, 1e9):
+        time = step_time(run, replace(H100, network=Link(1e-5, Rate.of(bandwidth))))
+        assert time.parts["network card"] > 0
+        assert time.bounds["network card"] + time.bounds["links, data"] < time.seconds
+
+
 def test_elastic_widths_graphs_and_slow_balance_change_what_they_should() -> None:
     run = run_of(GPT | GROUPED)
     slow = stage_memory(run_of(GPT | GROUPED | BIAS), 1)

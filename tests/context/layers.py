@@ -42,9 +42,7 @@ class Flash(nn.Cell):
         super().__init__()
         self.layout, self.masks = layout, masks
         before, behind = window
-        self.op = P.FlashAttentionScore(
-            heads, 1.0, 0.5, before, behind, input_layout=layout, sparse_mode=mode
-        )
+        self.op = P.FlashAttentionScore(heads, 1.0, 0.5, before, behind, input_layout=layout, sparse_mode=mode)
         if cut is not None:
             self.op.shard(cut)
             for name, value in attributes.items():
@@ -76,9 +74,7 @@ class Written(nn.Cell):
     """Attention operator by operator. cuts: strategies of the first product, the softmax and the second product.
     flat: heads are places of the batch."""
 
-    def __init__(
-        self, cuts: Any, causal: str, masks: Any, drop: float, scaled: str, group: int, flat: bool
-    ) -> None:
+    def __init__(self, cuts: Any, causal: str, masks: Any, drop: float, scaled: str, group: int, flat: bool) -> None:
         super().__init__()
         first, softmax, last = cuts
         self.first, self.last = sharded(P.BatchMatMul(transpose_b=True), first), sharded(P.BatchMatMul(), last)

@@ -254,9 +254,7 @@ def test_the_first_node_that_makes_a_nan_is_named_with_its_turns(start: float, w
     weight = np.zeros((), np.float32)
     run = executor(graph("main", [SCALAR, SCALAR], main, ["w"]), {"w": weight})
     error = failure_of(run.run, [np.float32(start)])
-    assert error.message == (
-        f"the loss of step 1 is NaN on rank 0; the first such value comes from Log, {where}"
-    )
+    assert error.message == (f"the loss of step 1 is NaN on rank 0; the first such value comes from Log, {where}")
     assert error.frames == WHERE
     assert weight == 0
     with pytest.raises(ExecutionError, match="step 2"):

@@ -386,9 +386,7 @@ class SmallProgram:
         node = next((each for each in read_there if isinstance(each, Node)), node)
         return FirstWrong(edit.kind, node, ranks, read, edit.words)
 
-    def _likely_edits(
-        self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]
-    ) -> Iterator[Edit]:
+    def _likely_edits(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Iterator[Edit]:
         """Yield the changes with which all steps are run: those after which the first wrong value is one of one device,
         then some of collectives after which it is not, as it need not be in the right program."""
         may_be_right = self._quick_check(watch, first)

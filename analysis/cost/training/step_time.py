@@ -156,7 +156,7 @@ def step_time(run: TrainingRun, machine: Machine) -> StepTime:
         edge = run.tokens(run.model.sequence) * run.model.hidden // run.rows * HALF
         send = machine.collective_seconds("Send", edge, group_ranks(run, "pipeline")[:2])
         parts["pipeline"] += 2 * send * (run.pipeline - 1 + count * 0.5 * run.chunks)
-    once, exchanged = _update_time(run, machine, one)
+    once, exchanged = _update_time(run, machine, one, max(loads["network card"] for _, loads in stages))
     parts.update(once)
     launched = sum(sum(kernels(run, layer)) for layer in run.model.layers) // run.pipeline * count
     slower = math.exp(-VALUES["SPEED_UP"] * run.software)
@@ -272,10 +272,16 @@ def _add_layers(
         forward = work / 3 * sum(layer_operations(run, alone)) / sum(layer_operations(run, layer))
         launched = kernels(run, alone)[0] * VALUES[f"HOST_{run.library.upper()}"] + 2 * started
         parts["host"] += max(0.0, launched - forward)
+    hidden = 0.0
     for dimension, (seconds, exposed) in _layer_communication(run, machine, layer).items():
         loads[f"links, {dimension}"] += seconds * count
         # No more than the layer's work hides a collective that overlaps it.
         parts[dimension] = max(seconds * exposed, seconds - work)
+        if len(machine.hosts(group_ranks(run, dimension))) > 1:
+            loads["network card"] += seconds * count
+            hidden += seconds - parts[dimension]
+    # Collectives between hosts share the rank's network card, so that together they hide no longer than the work takes.
+    parts["network card"] = max(0.0, hidden - work)
     if run.recomputation.offloaded:
         copies = 2 * machine.moving_seconds(offloaded_bytes(run, layer), HOST_COPIES)
         parts["offload"] = max(0.0, copies - work)
@@ -401,8 +407,12 @@ def _add_loss(run: TrainingRun, machine: Machine, found: Counter[str], loads: Co
     loads["device"] += sum(parts.values())
 
 
-def _update_time(run: TrainingRun, machine: Machine, one: float) -> tuple[dict[str, float], float]:
-    """Return the seconds of the update and of the exposed collectives of data parallelism, and those of all of them."""
+def _update_time(run: TrainingRun, machine: Machine, one: float, cards: float) -> tuple[dict[str, float], float]:
+    """Return the seconds of the update and of the exposed collectives of data parallelism, and those of all of them.
+
+    one: seconds of a micro-batch. cards: those for which its collectives use the network card, which leave less time
+    to hide gradients and parameters that travel between hosts.
+    """
     layers = [run.model.layers[i] for chunk in stage_layers(run)[0] for i in chunk]
     dense, experts = stage_parameters(run, layers, True, run.pipeline == 1)
     replicas = run.data * run.context
@@ -426,6 +436,7 @@ def _update_time(run: TrainingRun, machine: Machine, one: float) -> tuple[dict[s
         gather *= 2 * run.micro_batches
     if run.sharding == "none":
         gather = reduce
+    one -= cards if max(len(machine.hosts(group)) for group in (near, far)) > 1 else 0.0
     hidden = one * 2 / 3 if run.overlapped_gradients else 0.0
     found["data"] = max(0.0, reduce - hidden)
     hidden = one / 3 * (run.micro_batches if run.sharding == "parameters" else 1) if run.overlapped_parameters else 0.0

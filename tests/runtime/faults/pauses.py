@@ -21,7 +21,7 @@ from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 
 RANKS = 4
 NAMED_WITHIN = 10.0
-SCRIPT = '''
+SCRIPT = """
 import sys, time
 import numpy as np
 import mspc as ms
@@ -47,7 +47,7 @@ for _ in range(int(sys.argv[1])):
     loss = step(x)
     time.sleep(0.004)
 print("loss", loss.asnumpy() > 0)
-'''
+"""
 
 
 @dataclass
@@ -118,9 +118,7 @@ def send(process: int, number: int) -> None:
         return
 
 
-def pause_job(
-    draw: random.Random, pauses: int, most: float, limit: float, steps: int = 500
-) -> tuple[int, Outcome]:
+def pause_job(draw: random.Random, pauses: int, most: float, limit: float, steps: int = 500) -> tuple[int, Outcome]:
     """(pauses that came about, how the job ended) of one job of `steps` for each pause, whose ranks are paused one
     after another."""
     with tempfile.TemporaryDirectory() as folder:

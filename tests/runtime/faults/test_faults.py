@@ -94,9 +94,7 @@ def test_a_job_without_faults_ends_well() -> None:
     job = start("nothing")
     out, err = job.communicate(timeout=HANG)
     assert job.returncode == 0, err
-    assert sorted(line for line in out.split("\n") if line.endswith("ended")) == [
-        f"rank {r} ended" for r in range(3)
-    ]
+    assert sorted(line for line in out.split("\n") if line.endswith("ended")) == [f"rank {r} ended" for r in range(3)]
 
 
 def test_an_interrupt_ends_all_ranks() -> None:
