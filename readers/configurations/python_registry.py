@@ -46,12 +46,12 @@ class Registry:
             for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names
         }  # fmt: skip
 
-    def defining(self, name: str, read: TextOf) -> Registry | None:
-        """Return the registry that defines a function: this one, or that of the module it is imported from, in this
-        folder for a relative import or below a folder above; None if it is not there."""
+    def defining(self, name: str, read: TextOf) -> tuple[Registry | None, str]:
+        """Return the registry that defines a function, and its name there: this one, or that of the module it is
+        imported from, in this folder for a relative import or below a folder above; None if it is not there."""
         module, original = self.imports.get(name, ("", ""))
         if name in self.functions or not any(word in module for word in MODULES):
-            return self if name in self.functions else None
+            return self if name in self.functions else None, name
         if module not in self.others:
             plain = module.lstrip(".")
             up = len(module) - len(plain)
@@ -60,7 +60,7 @@ class Registry:
             file = next((each for each in files if each.is_file()), None)
             self.others[module] = Registry(shown_path(file), file, read(file)) if file is not None else None
         other = self.others[module]
-        return other.defining(original, read) if other is not None else None
+        return other.defining(original, read) if other is not None else (None, name)
 
     def model(self, called: str) -> str:
         """Return the name of the model whose `model_registry` a name stands for, or that a function calls."""
@@ -124,12 +124,12 @@ def _read_called(registry: Registry, call: ast.expr, found: dict[str, Setting], 
     """Add the values of the functions that a call and its arguments call, the innermost first."""
     for called in reversed([each.func.id for each in ast.walk(call) if isinstance(each, ast.Call)
                             and isinstance(each.func, ast.Name)]):  # fmt: skip
-        other = None if called.endswith(REGISTRY) else registry.defining(called, read)
+        other, name = (None, "") if called.endswith(REGISTRY) else registry.defining(called, read)
         if other is registry:
             _read(registry, called, found, read, depth + 1)
         elif other is not None:
             inner: dict[str, Setting] = {}
-            _read(other, registry.imports[called][1], inner, read, depth + 1)
+            _read(other, name, inner, read, depth + 1)
             # Lines of another file are no lines of this one.
             found.update((key, replace(setting, line=0)) for key, setting in inner.items())
 

@@ -64,7 +64,7 @@ def _plain(name: str) -> str:
 def published(name: str) -> str:
     """Return the published model whose name a name such as `Qwen/Qwen3-4B-Instruct` begins with, or ""."""
     plain = re.sub(r"(\d)00m", r"0\1b", re.sub(r"(\d)p(\d)", r"\1\2", _plain(name.rpartition("/")[2])))
-    names = plain, re.sub("vl|text", "", plain, count=1)  # models of images and text are read as those of text
+    names = plain, re.sub("vl|omni|text", "", plain, count=1)  # models of images and text are read as those of text
     return max((preset for preset in PRESETS if any(n.startswith(_plain(preset)) for n in names)), key=len, default="")
 
 
@@ -296,6 +296,7 @@ def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:
     if not preset and "model.hidden_size" not in found:
         raise MspcError(f"recipe {name!r} is of no published model", notes=[f"known are {', '.join(PRESETS)}"])
     settings = preset_settings(preset) if preset else _settings("@usual @half")
+    settings |= _settings("expert-tensor-parallel-size=1", found.count("model.expert_model_parallel_size", 1) > 1)
     for path in found.by_path:
         word = path.rpartition(".")[2]
         target = _NAMES["bridge-words"].get(word, word.replace("_", "-"))
@@ -306,8 +307,7 @@ def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:
     named = [_plain(str(found.value("mixed_precision"))), *map(_plain, name.split("_"))]
     eight = next((how for key, how in RECIPES.items() if how and _plain(key) in named), "")
     settings |= _settings(f"@recipes {eight}")
-    parts = found.count("model.pipeline_model_parallel_size", 1)
-    parts *= found.count("model.virtual_pipeline_model_parallel_size", 1)
+    parts = math.prod(found.count(f"model.{word}pipeline_model_parallel_size", 1) for word in ("", "virtual_"))
     if preset and int(settings["num-layers"].value) % parts and "pipeline-model-parallel-layout" not in settings:
         settings |= _settings("@uneven")
     # Megatron-Bridge switches off settings that do not fit together.

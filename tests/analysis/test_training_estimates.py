@@ -227,7 +227,8 @@ def test_assumptions_are_those_of_the_run() -> None:
     ("name", "billions"),
     [("llama3.2-1b", 1.24), ("qwen3-0.6b", 0.6), ("qwen3-1.7b", 1.72), ("qwen2.5-7b", 7.62), ("gemma2-2b", 2.61),
      ("gemma3-27b", 27.0), ("glm4.5-355b", 355), ("deepseek-v2", 236), ("olmoe-7b", 6.92), ("nemotronh-56b", 56.3),
-     ("qwen3-next-80b-a3b", 79.7), ("ministral3-14b", 13.5)],
+     ("qwen3-next-80b-a3b", 79.7), ("ministral3-14b", 13.5), ("exaone4-1.2b", 1.28),
+     ("exaone4-32b", 32.0), ("exaone-moe-236b-a23b", 236), ("nemotron-3.5-lightning", 31.6)],
 )  # fmt: skip
 def test_published_models_have_their_parameters(name: str, billions: float) -> None:
     run = replace(read_preset(name, 8, 0).run, tensor=1, expert=1, expert_tensor=1)

@@ -42,6 +42,11 @@ def _base(cfg):
     cfg.train.micro_batch_size = 1
 """
 RECIPE = """from recipes.common import _base
+from recipes.names import second as third
+def qwen3_30b_a3b_pretrain_config():
+    third(cfg)
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.model.expert_model_parallel_size = 8
 def llama9_config():
     cfg.model.tensor_model_parallel_size = 2
     return cfg
@@ -279,6 +284,7 @@ def test_torchtitan_registries_are_data(tmp_path: Path) -> None:
 def test_recipes_of_megatron_bridge_are_data(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     written(tmp_path / "recipes", "common.py", COMMON)
+    written(tmp_path / "recipes", "names.py", "from recipes.common import _base as second\n")
     file = written(tmp_path, "llama3.py", RECIPE)
     found = read_configuration(Path(f"{file}:llama3_70b_pretrain_64gpu_gb300_fp8mx_config"), None, 0)
     run, how = found.run, found.run.recomputation
@@ -286,10 +292,12 @@ def test_recipes_of_megatron_bridge_are_data(tmp_path: Path) -> None:
     assert (run.tensor, run.pipeline, run.chunks, run.micro_batch, run.global_batch) == (2, 4, 5, 2, 256)
     assert (how.modules, run.sharding, run.overlapped_tensor) == ({"layernorm", "mlp"}, "parameters", False)
     assert run.graphs == {"all"}
-    with pytest.raises(MspcError, match=r"llama3.py:9: error: train.global_batch_size is 100, no multiple of"):
+    with pytest.raises(MspcError, match=r"llama3.py:14: error: train.global_batch_size is 100, no multiple of"):
         read_configuration(Path(f"{file}:llama3_70b_pretrain_64gpu_h100_bf16_config"), None, 0)
     with pytest.raises(MspcError, match="of no published model"):
         read_configuration(Path(f"{file}:llama9_config"), None, 0)
+    run = read_configuration(Path(f"{file}:qwen3_30b_a3b_pretrain_config"), 16, 0).run
+    assert (run.sharding, run.expert, run.expert_tensor) == ("parameters", 8, 1)
     # A function that makes the model, and a table of keyword arguments; more tensor ranks than query groups.
     for recipe, layers in (("qwen3_1p7b_pretrain_config", 28), ("qwen3_600m_sft_config", 28)):
         run = read_configuration(Path(f"{file}:{recipe}"), 16, 0).run
