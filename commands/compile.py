@@ -22,6 +22,7 @@ from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.provenance import provenance_texts
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.mindspore_api.state import Session
 from mspc.output.dumps import MODULE, FirstValue, OutputFolder, StageFiles, first_values, is_execute, numbered, program
@@ -288,6 +289,7 @@ def _write(
     execute: dict[int, str] = {}
     digests: dict[str, str] = {}
     kinds: dict[int, int] = {}
+    provenance: dict[str, dict[str, str]] = {}
     written: set[int | None] = set()
     for done, rank in enumerate(wanted, 1):
         progress.show(f"writing rank {rank} ({done} of {len(wanted)})")
@@ -310,14 +312,17 @@ def _write(
             if is_execute(name):
                 execute[rank] = name
                 digests[name] = hashlib.sha256(content).hexdigest()
-        if not programs.differ and rank in built.compiled.rank_graphs.kind_of:
-            kinds[rank] = built.compiled.rank_graphs.kind_of[rank]
+        kind = built.compiled.rank_graphs.kind_of.get(rank)
+        if programs.differ or kind is None or kind not in kinds.values():
+            provenance[execute[rank]] = provenance_texts(graph)
+        if not programs.differ and kind is not None:
+            kinds[rank] = kind
     compiled = programs.first.compiled
     if first is not None:
         first.shard(compiled)
     compared = not programs.differ and not decided_by_script(compiled.graph, compiled.config.mode)
     network = programs.first.network if compared else ""
-    output.write(PROGRAM, program(compiled, execute, digests, settings, values, network, kinds))
+    output.write(PROGRAM, program(compiled, execute, digests, settings, values, network, kinds, provenance))
     assert report is not None
     return report
 

@@ -182,7 +182,7 @@ def _may_reuse_wrongly(traced: Traced) -> bool:
     A gradient that reuses a whole call cannot be wrong. Without reuse, calls that draw random numbers would draw
     others, and calls that change parameters, such as moving averages, would change them once more.
     """
-    nodes = [node for graph in traced.graph.graphs() for node in graph.nodes]
+    nodes = [*traced.graph.all_nodes()]
     ops = [node.op for node in nodes]
     changes = any(node.op.mutates and node.phase == "forward" for node in nodes)
     if not traced.reused_calls or changes or any(isinstance(op, Op) and op.draws for op in ops):

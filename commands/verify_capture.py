@@ -176,14 +176,13 @@ def _kinds(folder: Path) -> list[tuple[tuple[int, ...], CapturedStep, Members, S
 def _own_groups(graph: Graph, members: Members) -> dict[int, tuple[OpLike, ...]]:
     """Give each collective whose group differs from rank to rank an operator of its own; return those of all ranks."""
     found: dict[int, tuple[OpLike, ...]] = {}
-    for each in graph.graphs():
-        for node in each.nodes:
-            op: Any = node.op
-            own = members.get(getattr(op, "group", ""), ()) if isinstance(op, Collective) else ()
-            if len(set(own)) > 1:
-                node.op = op = replace(op)
-                made = {ranks: replace(op, rank_list=ranks) for ranks in set(own)}
-                found[id(op)] = tuple(made[ranks] for ranks in own)
+    for node in graph.all_nodes():
+        op: Any = node.op
+        own = members.get(getattr(op, "group", ""), ()) if isinstance(op, Collective) else ()
+        if len(set(own)) > 1:
+            node.op = op = replace(op)
+            made = {ranks: replace(op, rank_list=ranks) for ranks in set(own)}
+            found[id(op)] = tuple(made[ranks] for ranks in own)
     return found
 
 
@@ -203,14 +202,13 @@ def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, s
 
     graph, values = plain_program(make, folder, session)
     graph.attrs["ranks"] = step.ranks
-    for each in graph.graphs():
-        for node in each.nodes:
-            node.scope = _CLASS.sub("", node.scope)  # `fully_shard` gives modules other classes
-            op = node.op
-            if isinstance(op, Send):
-                node.op = SendToStage(0, op.dest_rank - step.rank, op.sr_tag)
-            elif isinstance(op, Receive):
-                node.op = ReceiveFromStage(0, step.rank - op.src_rank, op.sr_tag, op.shape, op.dtype)
+    for node in graph.all_nodes():
+        node.scope = _CLASS.sub("", node.scope)  # `fully_shard` gives modules other classes
+        op = node.op
+        if isinstance(op, Send):
+            node.op = SendToStage(0, op.dest_rank - step.rank, op.sr_tag)
+        elif isinstance(op, Receive):
+            node.op = ReceiveFromStage(0, step.rank - op.src_rank, op.sr_tag, op.shape, op.dtype)
     return graph, [(each.kind, each.target) for each in outputs], values
 
 
@@ -308,7 +306,7 @@ def _draws_in(graph: Graph, given: OfRanks) -> dict[_Key, _Draw]:
     """Return the draws of a program, if they are those that were recorded for their lines."""
     step, of_ranks = given
     nodes: dict[Frames, list[Node]] = {}
-    for node in (node for each in graph.graphs() for node in each.nodes if draws_by_place(node.op)):
+    for node in (node for node in graph.all_nodes() if draws_by_place(node.op)):
         nodes.setdefault(node.frames, []).append(node)
     recorded: dict[Frames, list[int]] = {}
     for number, frames in enumerate(step.draws):
@@ -505,7 +503,7 @@ def _part(step: CapturedStep, changed: Sequence[int]) -> CapturedStep:
 def _taken(graph: Graph) -> dict[int, list[Node]]:
     """Return the marked nodes by their marks, which are removed."""
     found: dict[int, list[Node]] = {}
-    for node in (node for each in graph.graphs() for node in each.nodes):
+    for node in graph.all_nodes():
         if node.frames and node.frames[0].file == _MARK:
             found.setdefault(node.frames[0].line, []).append(node)
             node.frames = node.frames[1:]

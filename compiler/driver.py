@@ -27,6 +27,7 @@ from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.ir.diagnostics import MspcError, listed, told_at
 from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value, asks_for_host
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.provenance import FRONTEND, record_provenance
 from mspc.ir.text.families import gradient_names
 from mspc.ir.text.printer import print_graph
 from mspc.mindspore_api.common.gradient import NamedCall
@@ -228,6 +229,7 @@ def compile_traced(
     config, traced, fed = call.config, call.traced, call.fed
     plan = plan or _plan_of(config)
     graph = _prepared(call, plan)
+    record_provenance(graph, FRONTEND)
     names = shared_passes(config.mode, config.device)
     from mspc.passes.fusion.fuse_large_attention import has_many_scores  # imported late: it costs a start too much
 
@@ -389,8 +391,7 @@ def warning_of_own_gradients(graph: Graph, mode: str) -> str:
 def decided_by_script(graph: Graph, mode: str) -> bool:
     """Return whether only the script's own collectives define how ranks compute together, so that no single device
     computes the same: in hybrid mode, and in stand-alone mode if the graph has collectives."""
-    nodes = (node for each in graph.graphs() for node in each.nodes)
-    meets = any(isinstance(node.op, Collective) and node.op.communicates for node in nodes)
+    meets = any(isinstance(node.op, Collective) and node.op.communicates for node in graph.all_nodes())
     return mode == "hybrid_parallel" or (mode == "stand_alone" and meets)
 
 

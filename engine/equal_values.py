@@ -142,8 +142,8 @@ def compared_inputs(compiled: Compiled, graph: Graph, ranks: int) -> list[Parame
     mode = compiled.config.mode
     if ranks == 1 or mode in RANK_LOCAL_MODES or mode == "data_parallel":
         return None
-    nodes = (node for each in compiled.graph.graphs() for node in each.nodes)
-    if compiled.config.pipeline_stages == 1 and not any(isinstance(node.op, Collective) for node in nodes):
+    communicates = any(isinstance(node.op, Collective) for node in compiled.graph.all_nodes())
+    if compiled.config.pipeline_stages == 1 and not communicates:
         return None
     read = {value for node in graph.nodes for value in node.inputs} | set(graph.results)
     return [p for p in graph.parameters if p.kind == "input" and p in read]

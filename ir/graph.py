@@ -159,12 +159,13 @@ class Node(Value):
     forward, forward_input: for a node made by differentiation, the forward node it belongs to, and the index of the
         input that this node is the gradient of (-1 for nodes in between).
     place: the operator's name in plans (`Default/network-Net/MatMul-op0`) until the plan is applied; "" otherwise.
+    provenance: the pass that made the node and, after a slash, the operator that it rewrote; see `mspc.ir.provenance`.
     attrs: further facts, printed as cnode_attrs (`reason`, `mirror_user_id`, ...).
     """
 
     __slots__ = (
         "attrs", "forward", "forward_input", "frames", "in_layouts", "in_strategy", "inputs", "instance", "op",
-        "out_strategy", "phase", "place", "regions", "scope", "strategy",
+        "out_strategy", "phase", "place", "provenance", "regions", "scope", "strategy",
     )  # fmt: skip
 
     def __init__(
@@ -186,6 +187,7 @@ class Node(Value):
         self.forward: Node | None = None
         self.forward_input = -1
         self.place = ""
+        self.provenance = ""
         self.attrs: dict[str, Any] = {}
 
     @property
@@ -256,11 +258,14 @@ class Graph:
         self._end_after_its_regions(ended)
         return list(reversed(ended))
 
+    def all_nodes(self) -> Iterator[Node]:
+        """Return an iterator over the nodes of the graph and of all regions inside it, in the order of `graphs`."""
+        return (node for graph in self.graphs() for node in graph.nodes)
+
     def clear_strategies(self) -> None:
         """Remove the strategies of all operators of the graph and of its regions."""
-        for each in self.graphs():
-            for node in each.nodes:
-                node.in_strategy = node.out_strategy = None
+        for node in self.all_nodes():
+            node.in_strategy = node.out_strategy = None
 
     def _end_after_its_regions(self, ended: dict[Graph, None]) -> None:
         for node in reversed(self.nodes):
@@ -347,6 +352,7 @@ def copied_node(node: Node, inputs: Iterable[Value], op: OpLike | None = None) -
     own.in_strategy, own.out_strategy, own.strategy = node.in_strategy, node.out_strategy, node.strategy
     own.in_layouts, own.layout = node.in_layouts, node.layout
     own.forward, own.forward_input, own.place = node.forward, node.forward_input, node.place
+    own.provenance = node.provenance
     own.attrs = dict(node.attrs)
     return own
 
@@ -359,7 +365,7 @@ def interpose(node: Node, op: OpLike) -> Node:
     node.inputs = [moved]
     node.in_strategy = node.out_strategy = None
     node.attrs = {}
-    node.instance = node.name = ""
+    node.instance = node.name = node.provenance = ""
     return moved
 
 
@@ -451,7 +457,7 @@ def with_instance(message: str, name: str, instance: str) -> str:
 class Builder:
     """Emitter of nodes into `nodes`, a list in run order (a graph's own list, or one that a pass is building).
 
-    Every emitted node gets the current `scope`, `frames`, `phase` and `forward`.
+    Every emitted node gets the current `scope`, `frames`, `phase`, `forward` and `provenance`.
     """
 
     def __init__(self, graph: Graph, nodes: list[Node] | None = None) -> None:
@@ -461,6 +467,7 @@ class Builder:
         self.frames: Frames = ()
         self.phase = "forward"
         self.forward: Node | None = None
+        self.provenance = ""
         self.inner_gradients: dict[Value, Any] = {}
         """Gradients that an OwnGradient differentiated earlier makes for another one (see `OwnGradient.inner`)."""
 
@@ -478,7 +485,7 @@ class Builder:
             message = with_instance(error.message, op.name, instance)
             raise MspcError(message, notes=error.notes, frames=self.frames, kind=error.kind or ValueError) from None
         node = Node(op, inputs, type, name, instance, self.scope, self.frames, self.phase)
-        node.forward = self.forward
+        node.forward, node.provenance = self.forward, self.provenance
         self.nodes.append(node)
         return node
 

@@ -120,13 +120,14 @@ def is_execute(name: str) -> bool:
 
 def program(
     compiled: Compiled, execute: dict[int, str], digests: dict[str, str], settings: Settings,
-    values: Iterable[FirstValue], network: str = "", kinds: Mapping[int, int] | None = None,
+    values: Iterable[FirstValue], network: str, kinds: Mapping[int, int], provenance: Mapping[str, Mapping[str, str]],
 ) -> str:  # fmt: skip
     """Return the text of `program.json`.
 
     execute: file of every rank. digests: SHA-256 of these files. settings: of the script. values: initial values of
     parameters and constants; those without a description are in the weights. network: text of the traced graph; "" if
     one device cannot be compared with the ranks. kinds: a number per rank, equal for ranks with equal programs.
+    provenance: of the nodes of the first file of each kind, in the form of `provenance_texts`.
     """
     graph = compiled.graph
     set_by_script = settings.entry()
@@ -135,11 +136,12 @@ def program(
         "compile_id": graph.attrs["compile_id"],
         "ranks": compiled.config.all_ranks,
         "mode": compiled.config.mode,
-        "training": any(node.phase == "update" for each in graph.graphs() for node in each.nodes),
+        "training": any(node.phase == "update" for node in graph.all_nodes()),
         **({"settings": set_by_script} if set_by_script else {}),
         "execute": {str(rank): name for rank, name in execute.items()},
         "digests": digests,
-        "kinds": {str(rank): kind for rank, kind in (kinds or {}).items()},
+        "kinds": {str(rank): kind for rank, kind in kinds.items()},
+        "provenance": provenance,
         "inputs": [
             {"name": p.name, **_typed(fed.global_type), "layout": str(fed.layout)}
             for p, fed in zip(compiled.inputs, compiled.fed, strict=True)

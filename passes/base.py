@@ -14,6 +14,7 @@ from mspc import passes
 from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
 from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass, finish_subclass
+from mspc.ir.provenance import record_provenance
 from mspc.ir.text.facts import fields_of, shown
 from mspc.ir.types import TupleType
 from mspc.ops.check_graph import check_graph
@@ -150,6 +151,7 @@ def rewrite_nodes(graph: Graph, visit: Callable[[Builder, Node], Value | Sequenc
         if isinstance(node.op, TupleGetItem) and node.inputs[0] in parts:
             made: Value | Sequence[Value] | None = parts[node.inputs[0]][node.op.index]
         else:
+            builder.provenance = f"/{node.op.name}"
             made = visit(builder, node)
         if made is None:
             builder.nodes.append(node)
@@ -272,6 +274,8 @@ class PassManager:
                 _note_effects(result)
         else:
             result, changed = step.apply(graph)
+        if changed:
+            record_provenance(result, step.name)
         if self._verify:
             try:
                 result.verify()

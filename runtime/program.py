@@ -106,7 +106,7 @@ class Program:
     to `folder`. digests: SHA-256 of these files when they were written. settings: of the script; defaults if the file
     has none. network: text of the graph traced from the script, "" if the ranks share none. kinds: ranks with the same
     number have equal programs except for ranks, groups and offsets. plan: decisions of the compile; None if the file
-    does not contain them.
+    does not contain them. provenance: by file, in the form of `ir.provenance.provenance_texts`.
     """
 
     folder: Path
@@ -123,6 +123,7 @@ class Program:
     network: str = ""
     kinds: Mapping[int, int] = field(default_factory=dict[int, int])
     plan: PlanEntries | None = None
+    provenance: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
     def text(self, rank: int) -> str:
         """Return the text of a rank's graph. Raise MspcError if the rank was not compiled, or its file is missing or
@@ -233,6 +234,7 @@ def load_program(folder: Path) -> Program:
             network=text_in(content.get("network", ""), "network"),
             kinds={int(rank): int(kind) for rank, kind in object_in(content.get("kinds", {}), "kinds").items()},
             plan=PlanEntries.read(content),
+            provenance={f: object_in(t, f) for f, t in object_in(content.get("provenance", {}), "provenance").items()},
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{path} is damaged: {error}", code="E0116") from None

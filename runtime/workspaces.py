@@ -28,7 +28,7 @@ PACK = 16
 
 def workspace_bytes(graph: Graph) -> int:
     """Return the bytes that a rank's graph needs on a GPU besides its memory plan."""
-    nodes = [node for each in graph.graphs() for node in each.nodes]
+    nodes = [*graph.all_nodes()]
     multiplies, in_lanes = any(map(work_of, nodes)), any(node.op.host_reads for node in nodes)
     return PRODUCTS * (multiplies + in_lanes) + scratch_bytes(graph)
 
@@ -39,7 +39,7 @@ def cpu_kernel_bytes(graph: Graph) -> int:
     from mspc.ops.cpu.loops.convolution import compiled_convolution  # late: GPUs need none of it
 
     most = 0
-    for node in (node for each in graph.graphs() for node in each.nodes):
+    for node in graph.all_nodes():
         result = element_types(node.type)[0] if element_types(node.type) else None
         if isinstance(node.op, Convolution) and result is not None:
             source = compiled_convolution(node.op, operand_types(node), result)
@@ -61,7 +61,7 @@ def scratch_bytes(graph: Graph) -> int:
     """Return the scratch bytes shared by the launches of a graph, which run one after the other; small ones are not
     counted."""
     found = 0
-    for node in (node for each in graph.graphs() for node in each.nodes):
+    for node in graph.all_nodes():
         if isinstance(node.op, Convolution):
             found = max(found, _of_convolution(node.op, node))
         elif isinstance(node.op, AttentionOp):

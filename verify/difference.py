@@ -148,5 +148,5 @@ def coarsest(graph: Graph) -> float:
 
 def floats_of(graph: Graph) -> set[str]:
     """Return the floating-point types that operators of the graph make, and of those inside of it that they run."""
-    nodes = (node for each in graph.graphs() for node in each.nodes)
-    return {t.dtype.name for node in nodes for t in element_types(node.type) if t.dtype.name in TOLERANCES}
+    types = (t.dtype.name for node in graph.all_nodes() for t in element_types(node.type))
+    return {name for name in types if name in TOLERANCES}

@@ -353,7 +353,7 @@ def rows_of_draws(graph: Graph, sharded: list[bool], global_graph: Graph | None)
 
 
 def _draws(graph: Graph) -> list[Node]:
-    return [node for each in graph.graphs() for node in each.nodes if draws_by_place(node.op)]
+    return [node for node in graph.all_nodes() if draws_by_place(node.op)]
 
 
 def _inputs(graph: Graph, sharded: list[bool]) -> list[Parameter]:

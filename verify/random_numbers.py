@@ -37,16 +37,15 @@ def wrong_random_numbers(graph: Graph) -> list[ComparedValue]:
     """Return a row for every property that the numbers of some operator do not have."""
     rows: list[ComparedValue] = []
     known: set[tuple[Any, ...]] = set()
-    for each in graph.graphs():
-        for node in each.nodes:
-            op = node.op
-            if not isinstance(op, Op) or not op.draws or getattr(op, "keep_prob", 0.0) == 1.0:
-                continue
-            told = tuple((k, v) for k, v in op.attributes().items() if k not in _seeds(op))
-            key = (op.name, told, tuple(str(value.type) for value in node.inputs))
-            if key not in known:
-                known.add(key)
-                rows += _wrong(node, op)
+    for node in graph.all_nodes():
+        op = node.op
+        if not isinstance(op, Op) or not op.draws or getattr(op, "keep_prob", 0.0) == 1.0:
+            continue
+        told = tuple((k, v) for k, v in op.attributes().items() if k not in _seeds(op))
+        key = (op.name, told, tuple(str(value.type) for value in node.inputs))
+        if key not in known:
+            known.add(key)
+            rows += _wrong(node, op)
     return rows
 
 

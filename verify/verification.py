@@ -220,7 +220,7 @@ def _finite_differences(program: VerifiedProgram, device: OneDevice, seed: int) 
     are branches, of which a step takes one."""
     doubled, found = program.reference.doubled, Directions()
     names = [p.name for p in doubled.graph.parameters if p.kind == "input"]
-    branches = any(isinstance(node.op, If) for graph in doubled.graph.graphs() for node in graph.nodes)
+    branches = any(isinstance(node.op, If) for node in doubled.graph.all_nodes())
     for fed in device.feeds[0] if branches else device.feeds[0][:1]:
         found.add(directions(doubled, program.weights | dict(zip(names, fed, strict=True)), seed))
     return found

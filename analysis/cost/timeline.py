@@ -104,7 +104,7 @@ def missing_rates(graphs: Iterable[Graph], machine: Machine) -> tuple[MissingRat
     found: dict[MissingRate, None] = {}
     for graph in graphs:
         rates = machine.under(graph.attrs)
-        for node in (node for each in graph.graphs() for node in each.nodes if work_of(node)):
+        for node in (node for node in graph.all_nodes() if work_of(node)):
             kind, dtype = kind_of_work(node), operand_types(node)[0].dtype
             if rates.known_rate(kind, dtype) is None:
                 found[MissingRate(_without_form(kind), rates.name_of(kind, dtype))] = None

@@ -14,6 +14,7 @@ from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import inside, read_text
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.provenance import restore_provenance
 from mspc.ir.text.source_text import name_of
 from mspc.ops.check_graph import check_graph
 from mspc.runtime.program import PROGRAM, Program
@@ -92,8 +93,11 @@ def graphs_of_kinds(
     graphs: list[Graph] = []
     for kind in kinds:
         graphs.append(program.graph(kind.ranks[0], kind.text, frames=True))
+        file = program.execute[kind.ranks[0]]
         if kind.edited:
-            check_in_file(graphs[-1], program.folder / program.execute[kind.ranks[0]])
+            check_in_file(graphs[-1], program.folder / file)
+        else:
+            restore_provenance(graphs[-1], program.provenance.get(file, {}))
     return kinds, graphs, [f"edited since they were compiled: {listed(edited, NAMED)}"] if edited else []
 
 

@@ -213,8 +213,7 @@ class GraphFacts:
     @cached_property
     def _world(self) -> int:
         """Number of ranks, derived from the listed groups: a dump of MindSpore only names a group of all ranks."""
-        nodes = (node for graph in self.graph.graphs() for node in graph.nodes)
-        return 1 + max((rank for node in nodes for rank in _listed(node)), default=0)
+        return 1 + max((rank for node in self.graph.all_nodes() for rank in _listed(node)), default=0)
 
     def _operators(self, node: Node) -> Iterator[OperatorFact]:
         """Yield the operators of a node: one, or the members of a fused one."""

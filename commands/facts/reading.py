@@ -161,6 +161,8 @@ def with_global_graphs(facts: CompileFacts) -> CompileFacts:
     if not any(name in graphs for name in LAID_OUT):
         path, wanted = str(program.folder / PROGRAM), frozenset({*CONFIGURED, *LAID_OUT})
         graphs = stages_again(program.network, path, program.compile_id, wanted)
+        for node in (node for graph in graphs.values() for node in graph.all_nodes()):
+            node.provenance = ""  # dumps do not have it either
     found, configured = (
         next((graphs[name] for name in names if name in graphs), None) for names in (LAID_OUT, CONFIGURED)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.ir.diagnostics import Frames
@@ -102,17 +101,13 @@ class KernellessRow:
 def without_kernels(graph: Graph) -> list[KernellessRow]:
     """Return the operators that run through CuPy on a GPU, the most frequent first."""
     found: dict[str, list[str]] = {}
-    for node in _all_nodes(graph):
+    for node in graph.all_nodes():
         if node.regions or not isinstance(node.op, Op) or isinstance(node.op, STRUCTURAL):
             continue
         if not has_gpu_kernel(node.op):
             found.setdefault(node.op.name, []).append(source_line(node.frames))
     rows = [KernellessRow(name, len(places), list(dict.fromkeys(places))[:MAX_LINES]) for name, places in found.items()]
     return sorted(rows, key=lambda row: -row.nodes)
-
-
-def _all_nodes(program: Graph) -> Iterator[Node]:
-    return (node for graph in program.graphs() for node in graph.nodes)
 
 
 def operator_rows(program: Graph, sharded: bool) -> list[OperatorRow]:
@@ -168,7 +163,7 @@ def slice_rows(program: Graph) -> list[SliceRow]:
             node.inputs[0].tensor_layout.local_shape(node.shape), node.tensor_layout.local_shape(node.shape),
             node.phase, str(node.attrs.get("reason", "")), source_line(node.frames),
         )
-        for node in _all_nodes(program)
+        for node in program.all_nodes()
         if isinstance(node.op, LocalSlice)
     ]  # fmt: skip
 

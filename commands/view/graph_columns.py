@@ -66,7 +66,7 @@ class _GraphColumns:
 
     def nodes(self) -> dict[str, Any]:
         names = ("op", "value", "instance", "scope", "phase", "inputs", "type", "layout", "stack", "fields", "facts",
-                 "reason", "stream")  # fmt: skip
+                 "reason", "stream", "provenance")  # fmt: skip
         nodes = self.graph.nodes
         columns = _columns(names, [self._row(node) for node in nodes])
         lines = {index: _lines_of(node) for index, node in enumerate(nodes)}
@@ -95,6 +95,7 @@ class _GraphColumns:
             self.tables.stack(node.frames), string(_fields(node)),
             string(", ".join(_texts({k: v for k, v in node.attrs.items() if k not in SAID_APART}))),
             string(str(node.attrs.get("reason", ""))), string(str(node.attrs.get("stream", ""))),
+            string(node.provenance),
         )  # fmt: skip
 
     def _operand(self, value: Value) -> int:

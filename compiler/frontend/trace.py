@@ -182,7 +182,7 @@ def _read(tracer: Tracer, target: Any, args: Sequence[Any]) -> tuple[Any, Any, b
 def _are_rolled(graph: Graph) -> bool:
     """Move the updates of cells that are one graph into loops. Return False if these cells must be inlined."""
     outside, *inside = ([node for node in each.nodes if isinstance(node.type, StackType)] for each in graph.graphs())
-    if any(inside) and any(isinstance(node.op, Gradient) for each in graph.graphs() for node in each.nodes):
+    if any(inside) and any(isinstance(node.op, Gradient) for node in graph.all_nodes()):
         return False  # gradients are requested for parameters, which are not stacked in that graph
     if not outside:
         return True

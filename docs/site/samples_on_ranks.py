@@ -123,14 +123,13 @@ def _results(target: Any, own: Sequence[np.ndarray], ranks: int, seed: str) -> l
 def _draw(graph: Graph, ranks: int, rng: random.Random, is_uneven: bool) -> None:
     """Give operators random strategies; of those that read one parameter or constant the first alone."""
     seen = set[GraphParameter]()
-    for inner in graph.graphs():
-        for node in inner.nodes:
-            rule = rule_of(node)
-            held = {value for value in node.inputs if isinstance(value, GraphParameter) and value.kind != "input"}
-            if rule is None or held & seen:
-                continue
-            node.in_strategy = random_strategy(node.op, rule, ranks, rng, is_uneven)
-            seen |= held
+    for node in graph.all_nodes():
+        rule = rule_of(node)
+        held = {value for value in node.inputs if isinstance(value, GraphParameter) and value.kind != "input"}
+        if rule is None or held & seen:
+            continue
+        node.in_strategy = random_strategy(node.op, rule, ranks, rng, is_uneven)
+        seen |= held
 
 
 def _whole(value: Any, parts: Sequence[np.ndarray]) -> np.ndarray:

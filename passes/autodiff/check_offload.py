@@ -19,7 +19,7 @@ class CheckOffload(Pass):
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
-        nodes = [node for each in graph.graphs() for node in each.nodes]
+        nodes = [*graph.all_nodes()]
         first: dict[str, Node] = {}
         for node in nodes:
             cell = cell_of(node)

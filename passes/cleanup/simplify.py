@@ -73,7 +73,7 @@ def in_all_graphs(program: Graph, clean: Callable[[Graph, Collection[Value]], bo
                 graph.attrs = own
         goes_on = simplify_borders(program)
         changed |= goes_on
-    live = {node for graph in program.graphs() for node in graph.nodes}
+    live = {*program.all_nodes()}
     for node in live:
         if node.forward is not None and node.forward not in live:
             node.forward = None

@@ -61,10 +61,8 @@ class ChoosePieces(Pass):
             legal = ", ".join(map(str, _PHASES))
             raise MspcError(f"the header's {LEVEL} is {level!r}", notes=[f"it must be one of {legal}"])
         phases = _PHASES[level]
-        candidates = [
-            node for each in graph.graphs() for node in each.nodes
-            if is_candidate(node) and node.phase in phases and not sums_gradients(node)
-        ]  # fmt: skip
+        fitting = filter(is_candidate, graph.all_nodes())
+        candidates = [node for node in fitting if node.phase in phases and not sums_gradients(node)]
         if not candidates:
             return False
         for number, node in enumerate(candidates):

@@ -199,6 +199,7 @@ class Emitter(Rewriter):
 def node_like(like: Node, op: Op, inputs: Iterable[Value], type: Type, takes: bool = False) -> Node:
     """Return a new node at the lines and in the phase of `like`; it `takes` the names and facts of `like`, too."""
     made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
+    made.provenance = f"/{like.op.name}"
     if takes:
         made.name, made.instance, made.attrs = like.name, like.instance, dict(like.attrs)
     return made

@@ -430,9 +430,8 @@ def forget_plan(graph: Graph) -> None:
     """Take a plan out of a graph."""
     for key in KEYS:
         graph.attrs.pop(key, None)
-    for each in graph.graphs():
-        for node in each.nodes:
-            node.place = ""
+    for node in graph.all_nodes():
+        node.place = ""
 
 
 def kinds_of(places: Iterable[str]) -> Counter[str]:

@@ -242,7 +242,7 @@ def number_calls(program: Graph) -> bool:
 
 
 def _draws(region: Graph) -> bool:
-    return any(isinstance(node.op, Op) and node.op.draws for graph in region.graphs() for node in graph.nodes)
+    return any(isinstance(node.op, Op) and node.op.draws for node in region.all_nodes())
 
 
 def keep_earlier_values(graph: Graph) -> None:

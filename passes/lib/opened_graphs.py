@@ -281,10 +281,9 @@ def close_regions(graph: Graph) -> None:
     assert len(closer.lists) == 1, "a region has no end"
     graph.nodes = closer.lists[0]
     graph.results = [closer.outer.get(value, value) for value in graph.results]
-    for each in graph.graphs():
-        for node in each.nodes:
-            if node.forward in closer.operands:
-                node.forward, node.forward_input = closer.operands[node.forward][node.forward_input]
+    for node in graph.all_nodes():
+        if node.forward in closer.operands:
+            node.forward, node.forward_input = closer.operands[node.forward][node.forward_input]
     _share_again(graph, {})
 
 

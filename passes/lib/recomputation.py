@@ -122,8 +122,7 @@ def mark_cells(graph: Graph, cells: Collection[str]) -> list[str]:
 
 def planned_cells(graph: Graph) -> list[str]:
     """Return the cells that were marked by `mark_cells`, those of micro-batches, too."""
-    nodes = (node for each in graph.graphs() for node in each.nodes)
-    return list(dict.fromkeys(cell for node in nodes if (cell := _planned(node))))
+    return list(dict.fromkeys(cell for node in graph.all_nodes() if (cell := _planned(node))))
 
 
 def _planned(node: Node) -> str:

@@ -33,7 +33,7 @@ class Offload(Pass):
 
     def run(self, graph: Graph) -> bool:
         before = graph.nodes
-        marked = any(OFFLOAD in node.attrs for each in graph.graphs() for node in each.nodes)
+        marked = any(OFFLOAD in node.attrs for node in graph.all_nodes())
         if any(OFFLOAD in parameter.attrs for parameter in graph.parameters):
             update_early(graph)
         apart = marked and take_apart_calls(graph)

@@ -98,7 +98,7 @@ def add_on_rank(nodes: list[Node], node: Node, inputs: list[Value], part: RankEl
     op = node.op if part is None or part.op is None else part.op
     copy = Node(op, inputs, local_type(node.type, node), node.name, node.instance, node.scope, node.frames, node.phase)
     copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
-    copy.attrs = _attrs_on_rank(node)
+    copy.attrs, copy.provenance = _attrs_on_rank(node), node.provenance
     nodes.append(copy)
     return copy
 
@@ -126,6 +126,7 @@ def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Ran
             new.attrs |= _attrs_on_rank(node)
         if own.reason:
             new.attrs["reason"] = f"{node.label}: {own.reason}"
+        new.provenance = f"{SliceToRank.name}/{node.op.name}"
         made.append(new)
         nodes.append(new)
         if key is not None:

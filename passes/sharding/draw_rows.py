@@ -26,7 +26,7 @@ class DrawRows(Pass):
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
-        draws = any(draws_by_place(node.op) for each in graph.graphs() for node in each.nodes)
+        draws = any(draws_by_place(node.op) for node in graph.all_nodes())
         if int(graph.attrs.get("ranks", 1)) == 1 or not draws:
             return False
         number_calls(graph)  # before graphs that several nodes run become different ones

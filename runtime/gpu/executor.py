@@ -143,7 +143,7 @@ class _Slot:
 
 def _refuse_complex(graph: Graph) -> None:
     """Raise MspcError for a collective of complex numbers, which NCCL does not support."""
-    for node in (node for each in graph.graphs() for node in each.nodes if isinstance(node.op, Collective)):
+    for node in (node for node in graph.all_nodes() if isinstance(node.op, Collective)):
         if any(t.dtype.is_complex for t in (*element_types(node.type), *operand_types(node))):
             raise node.error(f"{node.label}: GPUs cannot exchange complex numbers", notes=["run with --device cpu"])
 

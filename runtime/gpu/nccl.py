@@ -111,8 +111,7 @@ class GroupCommunicator:
 def groups_of(graph: Graph, rank: int) -> list[Key]:
     """Return the groups in which the graph of `rank` communicates, ascending; messages between stages create theirs
     when needed (`stage_messages`)."""
-    nodes = (node for each in graph.graphs() for node in each.nodes)
-    collectives = (node for node in nodes if isinstance(node.op, Collective))
+    collectives = (node for node in graph.all_nodes() if isinstance(node.op, Collective))
     found = {n.op.channel(rank) for n in collectives if not isinstance(n.op, SendToStage | ReceiveFromStage)}
     return sorted(key for key in found if len(set(key[0])) > 1)
 

@@ -298,15 +298,14 @@ def _of_attention(op: AttentionOp, strategies: Sequence[tuple[int, ...]]) -> _At
 def _outside(graph: Graph) -> dict[Value, Value]:
     """Return, for every parameter of a region, the argument that the first node running the region passes."""
     found: dict[Value, Value] = {}
-    for each in graph.graphs():
-        for node in each.nodes:
-            for number, region in enumerate(node.regions):
-                places = cast("RegionOp", node.op).places(number, [value.type for value in node.inputs])
-                for value, inside in zip(node.inputs, places, strict=True):
-                    is_tuple = isinstance(value, Node) and isinstance(value.op, MakeTuple)
-                    for at, place in enumerate(inside):
-                        given = cast(Node, value).inputs[at] if is_tuple else value
-                        found.setdefault(region.parameters[place], given)
+    for node in graph.all_nodes():
+        for number, region in enumerate(node.regions):
+            places = cast("RegionOp", node.op).places(number, [value.type for value in node.inputs])
+            for value, inside in zip(node.inputs, places, strict=True):
+                is_tuple = isinstance(value, Node) and isinstance(value.op, MakeTuple)
+                for at, place in enumerate(inside):
+                    given = cast(Node, value).inputs[at] if is_tuple else value
+                    found.setdefault(region.parameters[place], given)
     return found
 
 

@@ -152,7 +152,7 @@ class Outcome:
 
 def is_configured(compiled: Compiled) -> bool:
     """Return whether the script shards operators itself."""
-    return any(node.attrs.get("strategy_from") in GIVEN for each in compiled.graph.graphs() for node in each.nodes)
+    return any(node.attrs.get("strategy_from") in GIVEN for node in compiled.graph.all_nodes())
 
 
 def with_program_facts(compiled: Compiled, plan: PlanResult, asked: PlanRequest, way: Alternative) -> PlanResult:

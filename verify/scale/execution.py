@@ -117,7 +117,7 @@ class KindRun:
                     del values[value]
         results = [self._value(v, values) for v in graph.results]
         if graph not in self._changing:
-            self._changing[graph] = any(node.op.mutates for each in graph.graphs() for node in each.nodes)
+            self._changing[graph] = any(node.op.mutates for node in graph.all_nodes())
         # A result that shows a parameter stays as it is when that changes later.
         return [mapped(result, np.array) for result in results] if self._changing[graph] else results
 

@@ -855,7 +855,7 @@ def tie(sizing: Sizing, one: Graph, other: Graph) -> None:
 def _by_place(sizing: Sizing, graph: Graph) -> dict[Hashable, list[Tied]]:
     """Return the tensors of a program by their operators' places in the script."""
     found: dict[Hashable, list[Tied]] = {}
-    for node in (node for each in graph.graphs() for node in each.nodes if node.frames):
+    for node in (node for node in graph.all_nodes() if node.frames):
         place = (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
         for number, (tensor, dims) in enumerate(zip(element_types(node.type), sizing.dims(node), strict=True)):
             found.setdefault((place, number), []).append(Tied(tensor, dims, node.phase))
@@ -877,7 +877,7 @@ def places_in_tables(kind: RankKind) -> Iterator[tuple[Node, Dim, Constant]]:
     there) of a kind. Each rank has another place, and all are multiples of the number of a rank's rows: other numbers,
     as that of a word, are on all ranks as on one device."""
     readers: Readers | None = None
-    for node in (node for graph in kind.graph.graphs() for node in graph.nodes if kind.constants):
+    for node in (node for node in kind.graph.all_nodes() if kind.constants):
         if isinstance(node.op, Gather | GatherGrad):
             readers = readers or Readers(kind.graph)
             rows = (node if isinstance(node.op, GatherGrad) else node.inputs[0]).shape

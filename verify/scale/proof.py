@@ -110,7 +110,7 @@ class FailedHere(Exception):
 
 def numbered(graphs: Iterable[Graph]) -> list[Node]:
     """Return the nodes of some programs by their numbers, which they get."""
-    found = [node for graph in graphs for each in graph.graphs() for node in each.nodes]
+    found = [node for graph in graphs for node in graph.all_nodes()]
     for number, node in enumerate(found):
         node.attrs[NUMBER] = number
     return found
@@ -157,7 +157,7 @@ def overflows(one: Graph, kinds: Sequence[RankKind]) -> list[Overflow]:
     one. A stage sends it to all others that look for one, else it is left out, as these may recompute it from their
     messages; of many stages, some are taken from the first to the last."""
     looking = _looking(one)
-    nodes = (node for kind in kinds for each in kind.graph.graphs() for node in each.nodes)
+    nodes = (node for kind in kinds for node in kind.graph.all_nodes())
     are_stages = bool(looking) and any(isinstance(node.op, SendToStage) for node in nodes)
     found: list[Overflow] = []
     for family in alike(kinds) if looking else ():

@@ -245,12 +245,11 @@ def _mesh(kind: RankKind) -> tuple[int, ...]:
     if kind.ranks != tuple(range(kind.ranks[0], kind.ranks[0] + count)):
         return (count,)
     cuts = {1, count}
-    for each in kind.graph.graphs():
-        for node in each.nodes:
-            op = kind.ops_of(node.op)[0]
-            members = op.members if isinstance(op, Collective) else ()
-            if len(members) > 1 and set(members) <= kind.place.keys():
-                cuts |= _cuts([kind.place[rank] for rank in members])
+    for node in kind.graph.all_nodes():
+        op = kind.ops_of(node.op)[0]
+        members = op.members if isinstance(op, Collective) else ()
+        if len(members) > 1 and set(members) <= kind.place.keys():
+            cuts |= _cuts([kind.place[rank] for rank in members])
     for parameter in kind.graph.parameters:
         cuts |= _layout_cuts(parameter, count)
     ordered = sorted(cuts)

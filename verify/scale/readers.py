@@ -38,19 +38,17 @@ class Readers:
         self._stored: set[Value] = {*graph.parameters}
         self._handed_out: set[Value] = {*graph.results}
         self._of: dict[Value, list[Value]] = {}
-        for each in graph.graphs():
-            for node in each.nodes:
-                if node.regions:
-                    self._regions(node)
-                else:
-                    for value in node.inputs:
-                        self._of.setdefault(value, []).append(node)
-        for each in graph.graphs():
-            for node in each.nodes:
-                for region in node.regions:
-                    self._results(node, region)
-                if isinstance(node.op, Loop):
-                    self._carried(node, node.op)
+        for node in graph.all_nodes():
+            if node.regions:
+                self._regions(node)
+            else:
+                for value in node.inputs:
+                    self._of.setdefault(value, []).append(node)
+        for node in graph.all_nodes():
+            for region in node.regions:
+                self._results(node, region)
+            if isinstance(node.op, Loop):
+                self._carried(node, node.op)
         self._places: dict[Value, int] = {}
         for place, node in enumerate(graph.nodes):
             inside = (value for region in node.regions for each in region.graphs() for value in each.values())

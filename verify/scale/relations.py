@@ -302,7 +302,7 @@ def _embedded(few: int, many: int, fits: Callable[[int, int], bool]) -> list[int
 
 def files_of(graphs: Iterable[Graph]) -> set[str]:
     """Return the source files of the nodes of some programs."""
-    nodes = (node for graph in graphs for each in graph.graphs() for node in each.nodes)
+    nodes = (node for graph in graphs for node in graph.all_nodes())
     return {frame.file for node in nodes for frame in node.frames}
 
 
@@ -389,13 +389,12 @@ def keyed(graph: Graph, files: Collection[str] | None = None) -> Iterator[tuple[
     """Return every operator of the script in a program, with a key that programs share: (key, node, number of the
     tensor in its result). Several may have one key. A fused node has the place of one of its members, so its key is the
     operator's name and phase. files: see `PlacesOfScript`."""
-    for each in graph.graphs():
-        for node in each.nodes:
-            for number, name in _named(node):
-                if isinstance(node.op, FusedElementwise):
-                    yield OfName(name, node.phase), node, number
-                elif node.frames:
-                    yield _where(node, files), node, number
+    for node in graph.all_nodes():
+        for number, name in _named(node):
+            if isinstance(node.op, FusedElementwise):
+                yield OfName(name, node.phase), node, number
+            elif node.frames:
+                yield _where(node, files), node, number
 
 
 def _where(node: Node, files: Collection[str] | None) -> Hashable:

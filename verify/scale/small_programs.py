@@ -309,7 +309,7 @@ def first_weights(one: Graph, small: Graph, values: Sequence[Any], seed: int) ->
 
     values: the program's first values (`output.first_values`).
     """
-    own = any(isinstance(node.op, While) for each in one.graphs() for node in each.nodes)
+    own = any(isinstance(node.op, While) for node in one.all_nodes())
     found: dict[str, Array] = {}
     by_name = {value.name: value for value in values}
     for number, (real, parameter) in enumerate(zip(one.parameters, small.parameters, strict=True)):

@@ -67,7 +67,7 @@ def check_equal(facts: dict[str, Any], shown: dict[str, Any], graph: Graph) -> N
     for i, node in enumerate(graph.nodes):
         assert text(columns["op"][i]) == node.op.name
         assert (text(columns["instance"][i]), text(columns["value"][i])) == (node.instance, node.name)
-        assert text(columns["scope"][i]) == node.scope
+        assert (text(columns["scope"][i]), text(columns["provenance"][i])) == (node.scope, node.provenance)
         assert facts["types"][columns["type"][i]][0] == str(node.type)
         assert [layout(n) for n in columns["layout"][i]] == [str(own) for own in element_layouts(node.layout)]
         assert text(columns["reason"][i]) == str(node.attrs.get("reason", ""))

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import math
 import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from mspc.commands.view.graph_columns import members_of, strides_of_axes, stride
 from mspc.commands.view.page import html_of
 from mspc.commands.view.page_tables import NodeTables
 from mspc.commands.view.proof import page_facts
+from mspc.compiler.pipeline import STEPS
 from mspc.ir.layout import Layout, group_of
+from mspc.ir.provenance import FRONTEND
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.program import Program, load_program
 from tests.browser import browser, why_not
@@ -146,6 +149,19 @@ def test_a_folder_is_shown_as_it_is(dump: CompileFacts, facts: dict[str, Any]) -
     assert facts["plan"] == 1
     for shown, graph in zip(facts["graphs"], [*dump.programs, dump.global_graph], strict=True):
         check_equal(facts, shown, graph)
+
+
+def test_nodes_of_ranks_name_the_pass_that_made_them(quickstart: Path, dump: CompileFacts, tmp_path: Path) -> None:
+    (graph,) = dump.programs
+    made_by = {node.op.name: node.provenance for node in graph.nodes}
+    assert {made.partition("/")[0] for made in made_by.values()} <= {FRONTEND, *(step.name for step in STEPS)}
+    assert (made_by["ReLU"], made_by["AlltoAll"]) == (FRONTEND, "lower_redistribution/Redistribute")
+    assert (made_by["ReluGrad"], made_by["GroupedUpdate"]) == ("grad", "fuse_updates/ApplyMomentum")
+    shutil.copytree(quickstart, tmp_path / "edited")
+    (path,) = (tmp_path / "edited").glob("rank_0/*_execute_*.ir")
+    path.write_text(path.read_text().replace("gradient_scale=1.0", "gradient_scale=2.0"))
+    os.utime(path, (2**32, 2**32))
+    assert not any(node.provenance for node in read_dump(path.parents[1]).programs[0].nodes)
 
 
 def test_layouts_need_no_dumps(root: Path, facts: dict[str, Any], tmp_path: Path) -> None:

@@ -237,6 +237,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
   const regions = graph.regions(index);
   const body = graph.facts.body[index];
   const gradient = graph.facts.gradient_of[index];
+  const [maker, rewritten] = text("provenance").split("/");
   return (
     <article key={`${graph.number}.${index}`}>
       <h2><Phase phase={graph.phase(index)} /> {graph.label(index)} <span class="number">%{index}</span></h2>
@@ -278,6 +279,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
         <dl>
           {text("fields") && <Term name="attributes"><code>{text("fields")}</code></Term>}
           {text("facts") && <Term name="further facts"><code>{text("facts")}</code></Term>}
+          {text("provenance") && <Term name="made by"><code>{maker}</code>{rewritten && <>, from <code>{rewritten}</code></>}</Term>}
           {gradient && <Term name="gradient of"><NodeLink graph={graph} index={gradient[0]} go={go} />{gradient[1] >= 0 && `, operand ${gradient[1]}`}</Term>}
           {origin >= 0 && graph.plan && <Term name="in the graph of all ranks"><NodeLink graph={graph.plan} index={origin} go={go} /></Term>}
         </dl>
