@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from mspc.commands.budget.breaches import Breach, breaches, read_baseline, write_baseline
-from mspc.commands.budget.limits import KEYS, Budget, read_budget
+from mspc.commands.budget.limits import KEYS, Budget, overridden, read_budget
 from mspc.commands.comparison.tables import ranks_text
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.compiled import CompileFacts
@@ -117,7 +117,7 @@ def checked_target(target: str, compiling: CompileOptions, limits: Limits, may_b
         raise MspcError(f"the budget {limits.name!r} needs the file that has it", notes=["name it with --budget FILE"])
     if limits.tolerance is not None and limits.baseline is None:
         raise MspcError("a tolerance is of a baseline, and there is none", notes=["name it with --baseline FILE"])
-    budget = limits.given if limits.file is None else read_budget(limits.file, limits.name).under(limits.given)
+    budget = limits.given if limits.file is None else overridden(read_budget(limits.file, limits.name), limits.given)
     before = None if limits.baseline is None else read_baseline(limits.baseline)
     if not budget and before is None and not may_be_free:
         raise MspcError("the budget limits nothing", notes=[f"limits are {', '.join(KEYS)}"])

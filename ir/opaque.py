@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.graph import Graph, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.limits import LONGEST_LIST, number_of
 from mspc.ir.types import OpaqueType, Type
 
 UNKNOWN_TYPE = OpaqueType("<null>")
@@ -42,6 +43,16 @@ class OpaqueOp:
 
     def attributes(self) -> Mapping[str, Any]:
         return self.fields
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ranks of the group of a collective, as far as the text lists them; () if it does not."""
+        listed = self.fields.get("rank_list", self.fields.get("group_rank_ids"))
+        if isinstance(listed, tuple) and all(isinstance(rank, int) for rank in listed):
+            return listed
+        text = self.fields.get("group_ranks")
+        ranks = [number_of(part, LONGEST_LIST) for part in text.split("-")] if isinstance(text, str) else []
+        return () if None in ranks else tuple([rank for rank in ranks if rank is not None])
 
     def aliased_operands(self, count: int) -> Sequence[int]:
         """Return all operands, since nothing is known of the operator."""

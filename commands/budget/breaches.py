@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, IDLE, MEMORY, STEP, Budget, Forbidden
 from mspc.commands.facts.compiled import CompileFacts
-from mspc.commands.facts.graph import CollectiveFact, GraphFacts, cell_of
+from mspc.commands.facts.graph import CollectiveFact, GraphFacts
 from mspc.commands.report.tables import counted, exact_text, time_text, write_json
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
@@ -41,19 +42,7 @@ def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
     Raise MspcError if a fact for a limit is unknown, or there is no cell in which a collective is forbidden."""
     if not facts.kinds:
         raise MspcError(f"{facts.name} is a plan, which sends nothing", notes=["check the folder of its compile"])
-    found: list[Breach] = []
-    if budget.nbytes is not None:
-        found += _sent(facts, budget.nbytes)
-    if budget.memory is not None:
-        found += _memory(facts, budget.memory)
-    for operator, most in (budget.collectives or {}).items():
-        found += _count(facts, operator, most)
-    if budget.step is not None:
-        found += _step(facts, budget.step)
-    if budget.idle is not None:
-        found += _idle(facts, budget.idle)
-    for forbidden in budget.forbidden:
-        found += _forbidden(facts, forbidden)
+    found = (breach for key, check in CHECKS.items() if key in budget for breach in check(facts, budget[key]))
     return sorted(found, key=lambda breach: -breach.times)
 
 
@@ -109,33 +98,35 @@ def _times(taken: float, most: float) -> float:
     return float(taken / most if most else taken)
 
 
-def _count(facts: CompileFacts, operator: str, most: int) -> Iterator[Breach]:
-    def runs(kind: GraphFacts) -> int:
-        return kind.runs.total() if operator == ANY else kind.runs[operator]
-
-    worst = max(facts.kinds, key=runs)
-    count = runs(worst)
-    if count > most:
-        those = [fact for fact in worst.collectives if operator in (ANY, fact.row.operator)]
-        what = "collective" if operator == ANY else operator
-        message = f"{counted(count, what)} in a step; the limit is {most}"
-        yield Breach(COLLECTIVES, message, worst.ranks, _times(count, most), _largest_first(those))
+def _counts(facts: CompileFacts, limits: Mapping[str, int]) -> Iterator[Breach]:
+    for operator, most in limits.items():
+        worst = max(facts.kinds, key=partial(_runs, operator))
+        count = _runs(operator, worst)
+        if count > most:
+            those = [fact for fact in worst.collectives if operator in (ANY, fact.row.operator)]
+            what = counted(count, "collective" if operator == ANY else operator)
+            message = f"{what} in a step; the limit is {most}"
+            yield Breach(COLLECTIVES, message, worst.ranks, _times(count, most), _largest_first(those))
 
 
-def _forbidden(facts: CompileFacts, forbidden: Forbidden) -> Iterator[Breach]:
-    _check_cell(facts, forbidden)
-    cell = forbidden.cell
+def _runs(operator: str, kind: GraphFacts) -> int:
+    return kind.runs.total() if operator == ANY else kind.runs[operator]
 
-    def is_one(fact: CollectiveFact) -> bool:
-        cells = (cell_of(fact.scope), *(tensor.cell for tensor in fact.tensors))
-        inside = not cell or any(own == cell or own.startswith(f"{cell}/") for own in cells)
-        return forbidden.operator in (ANY, fact.row.operator) and inside
 
-    worst = max(facts.kinds, key=lambda kind: sum(map(is_one, kind.collectives)))
-    meeting = _largest_first(filter(is_one, worst.collectives))
-    if meeting:
-        message = f"{forbidden} is forbidden, and there {'is one' if len(meeting) == 1 else f'are {len(meeting)}'}"
-        yield Breach(FORBID, message, worst.ranks, float(len(meeting)), meeting)
+def _forbidden(facts: CompileFacts, forbidden: Sequence[Forbidden]) -> Iterator[Breach]:
+    for each in forbidden:
+        _check_cell(facts, each)
+        worst = max(facts.kinds, key=lambda kind: sum(map(each.forbids, kind.collectives)))
+        meeting = _largest_first(filter(each.forbids, worst.collectives))
+        if meeting:
+            message = f"{each} is forbidden, and there {'is one' if len(meeting) == 1 else f'are {len(meeting)}'}"
+            yield Breach(FORBID, message, worst.ranks, float(len(meeting)), meeting)
+
+
+CHECKS: dict[str, Callable[[CompileFacts, Any], Iterator[Breach]]] = {
+    BYTES: _sent, MEMORY: _memory, COLLECTIVES: _counts, STEP: _step, IDLE: _idle, FORBID: _forbidden,
+}  # fmt: skip
+"""The function that checks the limit of every key."""
 
 
 def _largest_first(collectives: Iterable[CollectiveFact]) -> tuple[CollectiveFact, ...]:
@@ -177,12 +168,11 @@ class Baseline:
             return math.floor(figure * (1 + tolerance))
 
         operators = sorted({*self.collectives, *(operator for kind in facts.kinds for operator in kind.runs)})
-        return Budget(
-            grown(self.bytes),
-            None if self.memory is None else grown(self.memory),
-            {operator: grown(self.collectives.get(operator, 0)) for operator in operators},
-            step=None if self.step is None else self.step * (1 + tolerance),
-        )
+        counts = {operator: grown(self.collectives.get(operator, 0)) for operator in operators}
+        found: dict[str, Any] = {BYTES: grown(self.bytes), COLLECTIVES: counts}
+        if self.memory is not None:
+            found[MEMORY] = grown(self.memory)
+        return found if self.step is None else found | {STEP: self.step * (1 + tolerance)}
 
 
 def baseline_of(facts: CompileFacts) -> Baseline:

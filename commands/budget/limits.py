@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from mspc.commands.facts.graph import CollectiveFact, cell_of
 from mspc.commands.options import seconds_of, share_of, size_of
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
@@ -36,41 +36,36 @@ class Forbidden:
     def __str__(self) -> str:
         return f"{self.operator} in {self.cell}" if self.cell else self.operator
 
+    def forbids(self, fact: CollectiveFact) -> bool:
+        """Return whether a collective is a forbidden one."""
+        cells = (cell_of(fact.scope), *(tensor.cell for tensor in fact.tensors))
+        inside = not self.cell or any(own == self.cell or own.startswith(f"{self.cell}/") for own in cells)
+        return self.operator in (ANY, fact.row.operator) and inside
 
-@dataclass(frozen=True)
-class Budget:
-    """Limits for every rank and one step. nbytes: sent. memory: total bytes of a planned step. collectives: their
-    number by operator, ANY for all together. step: predicted seconds. idle: the share of a step in which a stage of a
-    pipeline may be idle. None or empty: no limit."""
 
-    nbytes: int | None = None
-    memory: int | None = None
-    collectives: Mapping[str, int] | None = None
-    forbidden: tuple[Forbidden, ...] = ()
-    step: float | None = None
-    idle: float | None = None
+Budget = Mapping[str, Any]
+"""Limits for every rank and one step, by their keys: bytes sent; bytes of all memory of a planned step; numbers of
+collectives by operator, ANY for all together; predicted seconds; the share of a step in which a stage of a pipeline may
+be idle; and Forbidden collectives."""
 
-    def __bool__(self) -> bool:
-        figures = (self.nbytes, self.memory, self.step, self.idle)
-        return any(figure is not None for figure in figures) or bool(self.collectives or self.forbidden)
 
-    def under(self, other: Budget) -> Budget:
-        """Return this budget with its limits overridden by those of another; collectives forbidden in either stay
-        forbidden."""
-        figures = {name: getattr(other, name) for name in ("nbytes", "memory", "step", "idle")}
-        return replace(
-            self,
-            **{name: value for name, value in figures.items() if value is not None},
-            collectives={**(self.collectives or {}), **(other.collectives or {})},
-            forbidden=tuple(dict.fromkeys((*self.forbidden, *other.forbidden))),
-        )
+def overridden(budget: Budget, other: Budget) -> Budget:
+    """Return a budget with its limits overridden by those of another; collectives forbidden in either stay
+    forbidden."""
+    forbidden = dict.fromkeys((*budget.get(FORBID, ()), *other.get(FORBID, ())))
+    counts = {**budget.get(COLLECTIVES, {}), **other.get(COLLECTIVES, {})}
+    return _without_empty({**budget, **other, COLLECTIVES: counts, FORBID: tuple(forbidden)})
 
 
 def budget_of(limits: Mapping[str, Any], where: str = "") -> Budget:
     """Return the budget for values by their keys. limits: values of KEYS; None if there is no limit. where: prefix of
     messages. Raise MspcError if a value is invalid for its key."""
     given = {key: value for key, value in limits.items() if value is not None}
-    return Budget(**{FIELDS[key][0]: FIELDS[key][1](value, f"{where}{key}") for key, value in given.items()})
+    return _without_empty({key: READERS[key](value, f"{where}{key}") for key, value in given.items()})
+
+
+def _without_empty(limits: Budget) -> Budget:
+    return {key: value for key, value in limits.items() if value not in ({}, ())}
 
 
 def counts_of(texts: Iterable[str], name: str) -> dict[str, int]:
@@ -128,15 +123,15 @@ def _known(operator: str, name: str) -> str:
     return operator
 
 
-FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
-    BYTES: ("nbytes", _size),
-    MEMORY: ("memory", _size),
-    COLLECTIVES: ("collectives", _counts),
-    STEP: ("step", lambda value, name: seconds_of(value if isinstance(value, str) else repr(value), name)),
-    IDLE: ("idle", _share),
-    FORBID: ("forbidden", _forbidden),
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    BYTES: _size,
+    MEMORY: _size,
+    COLLECTIVES: _counts,
+    STEP: lambda value, name: seconds_of(value if isinstance(value, str) else repr(value), name),
+    IDLE: _share,
+    FORBID: _forbidden,
 }
-"""The field of a Budget for every key, and the function that reads its value."""
+"""The function that reads the value of every key."""
 
 LARGEST = 1 << 20
 """Most bytes of a file."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import field
 from typing import Any
 
-from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.compiled import CompileFacts, PipelineFacts
 from mspc.commands.facts.graph import (
     EQUALS,
     CollectiveFact,
@@ -22,7 +22,6 @@ from mspc.commands.facts.graph import (
     SentTensor,
     cell_of,
 )
-from mspc.commands.facts.pipelines import PipelineFacts
 from mspc.commands.report.tables import group, time_text
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.program import PlanEntries

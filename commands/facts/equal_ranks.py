@@ -9,22 +9,17 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from mspc.ir.diagnostics import MspcError, listed
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import inside, read_text
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.provenance import restore_provenance
 from mspc.ir.text.source_text import name_of
 from mspc.ops.check_graph import check_graph
 from mspc.runtime.program import PROGRAM, Program
 
 OWN = re.compile(r"""^rank : .*$|group: "[^"]*"(?:, )?|rank_list: (?:\([^()]*\)|[\d:]+)(?:, )?""", re.MULTILINE)
 """The parts of a text that depend on the rank: its number, and the groups to which it belongs."""
-NAMED = 8
-"""Most files that a note lists."""
-
-
 FIELDS = re.compile(r" primitive_attrs: \{((?:[^{}]|\{[^{}]*\})*)\}|value=([^)]*)")
 """Fields of operators and constants, which may contain offsets of a rank's slice."""
 OPERANDS = re.compile(r"(?<= = )(\w+)\(((?:%[\w.\[\]$/-]+(?:, )?)+)\)")
@@ -82,23 +77,6 @@ def _digest(text: str, numbers_count: bool) -> bytes:
         plain = FIELDS.sub("", text)
         text = OPERANDS.sub(lambda found: f"{found[1]}({', '.join(sorted({*found[2].split(', ')}))})", plain)
     return hashlib.sha256(text.encode()).digest()
-
-
-def graphs_of_kinds(
-    program: Program, numbers_count: bool = True
-) -> tuple[list[EquivalentRanks], list[Graph], list[str]]:  # fmt: skip
-    """Return the kinds of a program's ranks as `kinds_of` does, the graph of each, and notes on files that were edited.
-    Raise MspcError as `kinds_of` does, and if an edited graph is not consistent."""
-    kinds, edited = kinds_of(program, numbers_count)
-    graphs: list[Graph] = []
-    for kind in kinds:
-        graphs.append(program.graph(kind.ranks[0], kind.text, frames=True))
-        file = program.execute[kind.ranks[0]]
-        if kind.edited:
-            check_in_file(graphs[-1], program.folder / file)
-        else:
-            restore_provenance(graphs[-1], program.provenance.get(file, {}))
-    return kinds, graphs, [f"edited since they were compiled: {listed(edited, NAMED)}"] if edited else []
 
 
 def check_in_file(graph: Graph, path: Path) -> None:

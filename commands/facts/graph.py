@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -322,14 +322,7 @@ def _origin(value: Value) -> Node | None:
 
 def _listed(node: Node) -> tuple[int, ...]:
     """Return the ranks of a collective's group if the text lists them, else ()."""
-    told = node.op.attributes()
-    return listed_ranks(told.get("rank_list", told.get("group_rank_ids")))
-
-
-def listed_ranks(told: Any) -> tuple[int, ...]:
-    """Return the ranks that an attribute lists; () if it lists none."""
-    members = cast("tuple[Any, ...]", told) if isinstance(told, tuple) else ()
-    return members if all(isinstance(rank, int) for rank in members) else ()
+    return node.op.members if isinstance(node.op, Collective | OpaqueOp) else ()
 
 
 def _nbytes(type: Type) -> int:

@@ -51,7 +51,6 @@ class Origins:
         by_name = {parameter.name: parameter for parameter in plan.parameters}
         self._found: dict[Value, Value | None] = {p: by_name.get(p.name) for p in graph.parameters}
         self._operators = {node.op.name for node in plan.nodes}
-        self._sent = {value for node in graph.nodes if isinstance(node.op, Collective) for value in node.inputs}
         self.of: list[int] = []
         self.members: dict[int, list[int]] = {}
         self.results: dict[int, list[int]] = {}
@@ -98,9 +97,7 @@ class Origins:
         if isinstance(node.type, TupleType):
             # The last of several steps in which a rank computes one node with the same scope and line.
             return same[0] if len(same) == 1 else None
-        if isinstance(node.op, StridedSlice | Concat) or (
-            node.op.name not in self._operators and node not in self._sent  # an operator that only ranks have
-        ):
+        if isinstance(node.op, StridedSlice | Concat) or node.op.name not in self._operators:  # only ranks have it
             return self._in_place(node, node.type)
         # The operator, surrounded by others and therefore without its name, as a convolution of others' rows.
         return self._take((one for one in same if one.op.name == node.op.name), operands)

@@ -18,18 +18,18 @@ import numpy as np
 from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.timeline import missing_rates
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.facts.compiled import CompileFacts
-from mspc.commands.facts.equal_ranks import check_in_file, dump_text, graphs_of_kinds
+from mspc.commands.facts.compiled import CompileFacts, stage_of
+from mspc.commands.facts.equal_ranks import check_in_file, dump_text, kinds_of
 from mspc.commands.facts.graph import DIGITS, GraphFacts, TensorFact
-from mspc.commands.facts.pipelines import stage_of
 from mspc.commands.options import is_capture, is_imported
 from mspc.commands.report.plan_summary import missing_rate_notes
 from mspc.compiler.in_memory import stages_again
 from mspc.engine.capture import parse_target
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, listed
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.regular import read_begin
 from mspc.ir.graph import PADDING, STAGE, STAGES, Graph
+from mspc.ir.provenance import restore_provenance
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
@@ -37,6 +37,8 @@ from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.runtime.program import PROGRAM, WEIGHTS, PlanEntries, Program, load_program, opened_weights
 
 GRAPH = ".ir"
+NAMED = 8
+"""Most edited files that a note lists."""
 
 
 def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
@@ -81,11 +83,16 @@ def program_facts(folder: Path, machine: Machine, numbers_count: bool = True) ->
     program = load_program(folder)
     if not program.execute:
         raise MspcError(f"{folder / PROGRAM} is damaged: it names no rank's graph", code="E0116")
-    found, graphs, notes = graphs_of_kinds(program, numbers_count)
-    kinds = [
-        GraphFacts(graph, machine=machine, ranks=tuple(kind.ranks), text=kind.text)
-        for kind, graph in zip(found, graphs, strict=True)
-    ]
+    found, edited = kinds_of(program, numbers_count)
+    kinds: list[GraphFacts] = []
+    for kind in found:
+        graph, file = program.graph(kind.ranks[0], kind.text, frames=True), program.execute[kind.ranks[0]]
+        if kind.edited:
+            check_in_file(graph, program.folder / file)
+        else:
+            restore_provenance(graph, program.provenance.get(file, {}))
+        kinds.append(GraphFacts(graph, machine=machine, ranks=tuple(kind.ranks), text=kind.text))
+    notes = [f"edited since they were compiled: {listed(edited, NAMED)}"] if edited else []
     stages = {stage_of(kind.graph): kind for kind in reversed(kinds)}
     return CompileFacts(
         str(folder), program.ranks, program.mode, program.plan, kinds=tuple(kinds), notes=notes, stages=stages,

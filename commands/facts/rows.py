@@ -113,22 +113,21 @@ def without_kernels(graph: Graph) -> list[KernellessRow]:
 def operator_rows(program: Graph, sharded: bool) -> list[OperatorRow]:
     """Return the rows of the forward operators of the graph of all ranks. sharded: whether its mode has strategies."""
     return [
-        _operator(node, sharded, times)
+        OperatorRow(
+            node.op.name, node.instance, tuple(_strategy(node)) if sharded else (),
+            str(node.attrs.get("strategy_from", "")), source_line(node.frames), node.scope, times.text,
+        )
         for node, times in nodes_with_times(program)
         if node.phase == "forward" and not isinstance(node.op, STRUCTURAL)
-    ]
+    ]  # fmt: skip
 
 
-def _operator(node: Node, sharded: bool, times: Times) -> OperatorRow:
-    strategy: list[Shape] = []
-    for value in node.inputs if sharded else ():
-        one = isinstance(value, Constant)
-        layouts = [] if one else element_layouts(value.layout)
-        strategy += [(1,) * len(value.shape)] if one else [layout.strategy for layout in layouts]
-    return OperatorRow(
-        node.op.name, node.instance, tuple(strategy), str(node.attrs.get("strategy_from", "")),
-        source_line(node.frames), node.scope, times.text,
-    )  # fmt: skip
+def _strategy(node: Node) -> Iterator[Shape]:
+    for value in node.inputs:
+        if isinstance(value, Constant):
+            yield (1,) * len(value.shape)
+        else:
+            yield from (layout.strategy for layout in element_layouts(value.layout))
 
 
 def parameter_row(parameter: Parameter) -> ParameterRow:

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import H200, Machine
-from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.compiled import CompileFacts, stage_of
 from mspc.commands.facts.equal_ranks import own_numbers
 from mspc.commands.facts.graph import GraphFacts
-from mspc.commands.facts.pipelines import stage_of
 from mspc.commands.facts.reading import file_facts, program_facts, with_global_graphs
 from mspc.commands.report.tables import counted
 

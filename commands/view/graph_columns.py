@@ -9,12 +9,12 @@ from typing import Any
 
 from mspc.analysis.cost.machine import COLLECTIVES
 from mspc.analysis.cost.nodes import seconds
-from mspc.commands.facts.graph import GraphFacts, listed_ranks, phase_of
+from mspc.commands.facts.graph import GraphFacts, phase_of
 from mspc.commands.facts.origins import origins_of
 from mspc.commands.view.page_tables import NodeTables
 from mspc.commands.view.stages import message_facts, rounded
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
-from mspc.ir.opaque import Literal
+from mspc.ir.opaque import Literal, OpaqueOp
 from mspc.ir.text.facts import PHASES
 from mspc.ir.text.printer import constant_text, key_text, strategy_text, value_text
 from mspc.ops.collective.base import Collective
@@ -231,7 +231,7 @@ def collective_facts(facts: GraphFacts, times: Times = ONCE) -> dict[int, dict[s
             if fact is not None:
                 found[index] = _group(fact.row.ranks, 0) | {"size": facts.ranks_of(node), "bytes": fact.row.bytes}
             elif op.name in COLLECTIVES:  # of MindSpore, with unknown bytes
-                found[index] = _group(listed_ranks(op.attributes().get("rank_list")), 0)
+                found[index] = _group(op.members if isinstance(op, OpaqueOp) else (), 0)
         elif op.over_mesh:
             strides = strides_of_axes(getattr(op, "mesh", ()), getattr(op, "axes", ()))
             found[index] = {"group": strides, "size": len(members_of(strides, 0))}

@@ -21,12 +21,14 @@ from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import kind_facts
 from mspc.commands.view.graph_columns import add_regions, collective_facts, graph_columns
 from mspc.commands.view.page_tables import NodeTables
-from mspc.commands.view.stages import is_planned, machine_facts, rounded, schedule, stage_facts
+from mspc.commands.view.stages import machine_facts, rounded, schedule, stage_facts
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import flag_in, list_in, number_in, parsed_json, reading, whole_in
 from mspc.ir.files.regular import read_bytes
 from mspc.ir.graph import Graph, Node
+from mspc.ops.check_graph import check_graph
 from mspc.ops.control.structural import label_of_result
+from mspc.ops.op import Op
 
 HOW = "mspc verify --scale TARGET --json FILE writes one"
 COUNTS = ("ranks", "kinds", "steps", "seed")
@@ -264,10 +266,21 @@ def _graph(facts: GraphFacts, tables: NodeTables, kind: str) -> dict[str, Any]:
     graph = facts.graph
     found: dict[str, Any] = {"kind": kind, **graph_columns(graph, tables)}
     found["collectives"] = collective_facts(facts)
-    if kind == "rank" or (kind == "file" and is_planned(graph)):
+    if kind == "rank" or (kind == "file" and facts.of_one_rank and _is_consistent(graph)):
         found["schedule"] = schedule(facts)
         found["memory"] = memory_blocks(graph, facts.memory_plan)
     return found
+
+
+def _is_consistent(graph: Graph) -> bool:
+    """Return whether a graph of known operators can be planned."""
+    if not all(isinstance(node.op, Op) for node in graph.nodes):
+        return False
+    try:
+        check_graph(graph)
+    except MspcError:
+        return False
+    return True
 
 
 def _ways(dump: CompileFacts, tables: NodeTables) -> dict[int, Any]:

@@ -6,16 +6,12 @@ from typing import Any
 
 from mspc.analysis.cost.machine import PRODUCTS, Machine
 from mspc.analysis.cost.nodes import moved_bytes, work_of
-from mspc.commands.facts.compiled import CompileFacts
+from mspc.commands.facts.compiled import CompileFacts, stage_of
 from mspc.commands.facts.graph import GraphFacts
 from mspc.commands.facts.memory import memory_sizes
-from mspc.commands.facts.pipelines import stage_of
 from mspc.commands.view.page_tables import NodeTables
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import WORK, Graph, Node
-from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
-from mspc.ops.op import Op
 from mspc.passes.lib.timeline import ScheduleTimeline, StepTail
 
 
@@ -138,14 +134,3 @@ def machine_facts(machine: Machine) -> dict[str, Any]:
         "network": machine.network and machine.network.bandwidth.at(LARGE),
         "ranks_per_host": machine.ranks_per_host,
     }
-
-
-def is_planned(graph: Graph) -> bool:
-    """Return whether the memory of a graph can be planned: it is a rank's graph, consistent, with known operators."""
-    if "rank" not in graph.attrs or not all(isinstance(node.op, Op) for node in graph.nodes):
-        return False
-    try:
-        check_graph(graph)
-    except MspcError:
-        return False
-    return True

@@ -145,8 +145,8 @@ def test_a_moving_average_takes_micro_batches_in_their_order(
 def test_a_budget_holds_stages_to_their_idle_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     compile_target(written(tmp_path), CompileOptions(2, out=out, loudness=QUIET))
-    idle = [kind.idle for kind in folder_facts(out).kinds]
-    assert all(share is not None and 0.1 < share < 0.9 for share in idle)
+    facts = folder_facts(out)
+    assert all(0.1 < (facts.idle(kind) or 0.0) < 0.9 for kind in facts.kinds)
 
     def checked(most: str) -> int:
         limits = Limits(budget_of({"max-idle": most}))

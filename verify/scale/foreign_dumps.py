@@ -15,6 +15,7 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.limits import LONGEST_LIST, number_of
 from mspc.ir.types import TensorType
 
@@ -105,14 +106,7 @@ def _global_operands(node: Node) -> tuple[Any, Sequence[Any]] | None:
 
 
 def _listed(node: Node) -> Shape:
-    fields = node.op.attributes()
-    listed = fields.get("rank_list", fields.get("group_rank_ids"))
-    if isinstance(listed, tuple) and all(isinstance(rank, int) for rank in listed):
-        return listed
-    text = fields.get("group_ranks")
-    parts = text.split("-") if isinstance(text, str) else []
-    ranks = [number_of(part, LONGEST_LIST) for part in parts]
-    return () if None in ranks else tuple([rank for rank in ranks if rank is not None])
+    return node.op.members if isinstance(node.op, OpaqueOp) else ()
 
 
 def _group(dump: ForeignDump, node: Node, ranks: int, groups: dict[str, Shape]) -> str:
