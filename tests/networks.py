@@ -17,16 +17,21 @@ from mspc.compiler.pipeline import VIEWS, shared_passes
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 from mspc.passes.lib.choices import rule_of
-from tests.graphs import FLOAT64, Builder, Graph, Layout, Node, Parameter, TensorType, TupleType, Value
+from tests.graphs import FLOAT64, INT32, INT64, Builder, Graph, Layout, Node, Parameter, TensorType, TupleType, Value
 from tests.ops.simulate import types_of
 from tests.random_updates import finish
 
 PASSES = ",".join(name for name in shared_passes("semi_auto_parallel") if name not in VIEWS)
 """The passes that make a network ready for slicing."""
+GPU_PASSES = ",".join(name for name in shared_passes("semi_auto_parallel", "GPU") if name not in VIEWS)
 RANKS = (2, 2, 2, 3, 4, 4, 4, 6, 6, 8, 8, 12, 16, 24)
 SEARCHES = ("", "", "", "dynamic_programming", "", "", "recursive_programming")
 ROWS, COLUMNS = (8, 16, 24, 48), (8, 16, 24)
 PIECES = ("matmul", "matmul", "bias", "unary", "branch", "gate", "reshape", "transpose", "split", "shared")
+INDEXED = ("scan", "scan", "messages", "messages", "messages", "messages", "elements", *PIECES[1:6])
+SCANS = ("CumSum", "CumProd", "CumulativeLogsumexp", "Cummax", "Cummin", "LinearRecurrence")
+SUMS = ("UnsortedSegmentSum", "GatherGrad", "ScatterNd", "TensorScatterAdd", "TensorScatterAdd", "TensorScatterSub",
+        "TensorScatterMax", "TensorScatterMin", "TensorScatterUpdate")  # fmt: skip
 SINGULAR = frozenset({"LogMatrixDeterminant", "MatrixInverse", "Qr", "Svd"})
 """Operators that need regular matrices, which a network does not keep."""
 LEFT_OUT = frozenset({"collective", "control", "fused", "optim"})
@@ -52,11 +57,12 @@ def _fits(sample: Sample) -> bool:
 class RandomNetwork:
     """Grows a training graph; `feeds` are the values of its parameters, `names` operators that join the pieces."""
 
-    def __init__(self, seed: int, names: Sequence[str] = ()) -> None:
+    def __init__(self, seed: int, names: Sequence[str] = (), pieces: Sequence[str] = PIECES,
+                 ranks: Sequence[int] = RANKS) -> None:  # fmt: skip
         self.rng = rng = random.Random(seed)
         self.random = np.random.default_rng(seed)
-        self.names = names
-        self.ranks = rng.choice(RANKS)
+        self.names, self.pieces = names, pieces
+        self.ranks = rng.choice(ranks)
         self.graph = Graph(f"random_{seed}")
         mode = rng.choice(["semi_auto_parallel", "semi_auto_parallel", "auto_parallel"])
         self.graph.attrs = {"ranks": self.ranks, "mode": mode, "outputs": rng.choice(["whole", "batch"])}
@@ -119,7 +125,7 @@ class RandomNetwork:
         """The chain's next value: of two dimensions, as all."""
         x = values[-1]
         if not self.names or self.rng.random() < 0.4:
-            return getattr(self, self.rng.choice(PIECES))(x, values)
+            return getattr(self, self.rng.choice(self.pieces))(x, values)
         return self.sampled(self.rng.choice(self.names), x)
 
     # Pieces of usual networks
@@ -163,6 +169,64 @@ class RandomNetwork:
     def shared(self, x: Value, values: list[Value]) -> Value:
         fitting = [w for w in self.weights if w.shape in (x.shape, x.shape[1:])]
         return self.op("Mul", x, self.rng.choice(fitting) if fitting else self.weight(x.shape[1]))
+
+    # Scans, and rows and elements that integers name
+
+    def scan(self, x: Value, values: list[Value]) -> Value:
+        name, axis, rng = self.rng.choice(SCANS), self.rng.choice([0, 1, -1]), self.rng
+        operands = [self.op("Tanh", x)]
+        if name in ("Cummax", "Cummin"):
+            return self.builder.emit(TupleGetItem(0), self.op(name, *operands, axis=axis))
+        if name == "LinearRecurrence":
+            operands.insert(0, self.op("Sigmoid", rng.choice([v for v in values if v.shape == x.shape])))
+        fields = {"exclusive": rng.random() < 0.3} if name in ("CumSum", "CumProd") else {}
+        return self.op("Tanh", self.op(name, *operands, axis=axis, reverse=rng.random() < 0.5, **fields))
+
+    def ids(self, count: int, size: int, others: str = "") -> Value:
+        """Integers that name `size` rows: each alike, or few of them often. others: "negative" if some count from the
+        end, "dropped" if some name no row."""
+        rng, draw = self.rng, self.random
+        ids = size * draw.random(count) ** rng.choice([1, 3, 20])
+        other = {"": ids, "negative": ids - size, "dropped": draw.integers(-size, 3 * size, count)}[others]
+        type = TensorType(rng.choice([INT32, INT64]), (count,))
+        made = self.parameter(f"ids{len(self.graph.parameters)}", type, 0, 1, "input")
+        self.feeds[made.name] = np.floor(np.where(draw.random(count) < 0.3, other, ids)).astype(type.dtype.numpy)
+        return made
+
+    def put(self, rows: Value, x: Value) -> Value:
+        """Rows added up or put at places of a table of the shape of x, of zeros, or of nothing."""
+        name, count, size = self.rng.choice(SUMS), rows.shape[0], x.shape[0]
+        ids = self.ids(count, size, self.rng.choice(["", "dropped" if name == SUMS[0] else "negative"]))
+        if name in SUMS[:2]:
+            return self.op(name, rows, ids, **{"num_segments" if name == SUMS[0] else "size": size})
+        places = self.op("Reshape", ids, shape=(count, 1))
+        if name == "ScatterNd":
+            return self.op(name, places, rows, shape=x.shape)
+        return self.op(name, self.rng.choice([x, self.op("Fill", type=FLOAT64, shape=x.shape)]), places, rows)
+
+    def messages(self, x: Value, values: list[Value]) -> Value:
+        """Rows of x, none, one, fewer or more than it has, weighted by parts or not."""
+        name, (size, width) = self.rng.choice(["Gather", "EmbeddingLookup", "GatherNd"]), x.shape
+        count = self.rng.choice([0, 1, 17, 2 * size, 2 * size])
+        ids = self.ids(count, size, self.rng.choice(["", "dropped" if name == "EmbeddingLookup" else "negative"]))
+        rows: Value = self.op(name, x, self.op("Reshape", ids, shape=(count, 1)) if name == "GatherNd" else ids)
+        parts = self.rng.choice([0, 1, 2, width, -1]) if count else 0
+        if parts > 0:
+            rows = self.op("Reshape", rows, shape=(count, parts, width // parts))
+            rows = self.op("Reshape", self.op("Mul", rows, self.weight(count, parts, 1)), shape=(count, width))
+        elif parts:
+            score = self.op("Mul", rows, self.builder.emit(TupleGetItem(0), self.op("Cummax", rows, axis=0)))
+            rows = self.op("Mul", rows, self.op("ReduceSum", score, axis=(1,), keep_dims=True))
+        return self.op("Tanh", self.put(rows, x))
+
+    def elements(self, x: Value, values: list[Value]) -> Value:
+        axis, shape = self.rng.choice([0, 1]), list(x.shape)
+        shape[axis] = self.rng.choice([0, 1, 5, 2 * shape[axis]])
+        low, type = self.rng.choice([0, -x.shape[axis]]), TensorType(INT32, tuple(shape))
+        index = self.parameter(f"ids{len(self.graph.parameters)}", type, low, x.shape[axis], "input")
+        how = self.rng.choice([{}, {"adds": True}, {"combine": "maximum"}, {"combine": "minimum"}])
+        updates = self.op("Sin", self.op("GatherD", x, index, dim=axis))
+        return self.op("Tanh", self.op("ScatterElements", x, index, updates, axis=axis, **how))
 
     # Operators as their samples call them
 

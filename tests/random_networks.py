@@ -4,15 +4,17 @@ Graphs are checked behind every pass, as in all tests."""
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from mspc.compiler.pipeline import rank_passes
+from mspc.compiler.rank_graphs import rank_graphs
 from mspc.passes.base import parse_passes, run_passes
 from tests.graphs import Graph, MspcError
 from tests.interpret import Apart, same, steps_global, steps_on_ranks
-from tests.networks import PASSES, RandomNetwork
+from tests.networks import GPU_PASSES, PASSES, RandomNetwork
 
 TOLERANCE = 1e-12
 GROWTH = 8.0
@@ -33,16 +35,21 @@ class Found:
     operators: set[str] = field(default_factory=set[str])
 
 
-def check(seed: int, names: Sequence[str], steps: int = STEPS) -> tuple[str, str, set[str]]:
-    """(what is wrong with a network's steps, "" where nothing is, the message, the operators that ran)."""
+def check(
+    seed: int, grown: Callable[[int], RandomNetwork], steps: int = STEPS, device: str = "CPU"
+) -> tuple[str, str, set[str]]:
+    """(what is wrong with a network's steps, "" where nothing is, the message, the operators that ran). grown: the
+    network of a seed. device: whose passes its graphs go through."""
     operators: set[str] = set()
     try:
-        network = RandomNetwork(seed, names)
+        network = grown(seed)
         feeds = feeds_of(network, steps)
-        ready = run_passes(RandomNetwork(seed, names).graph, parse_passes(PASSES))
+        ready = run_passes(grown(seed).graph, parse_passes(GPU_PASSES if device == "GPU" else PASSES))
         expected = steps_global(network.graph, feeds)
         operators = names_in(network.graph) | names_in(ready)
-        found = steps_on_ranks(ready, feeds)
+        if device == "GPU":
+            operators |= names_in(rank_graphs(ready, rank_passes(device)).executable(0))
+        found = steps_on_ranks(ready, feeds, rank_passes(device)[1:])
     except Apart as error:
         return WRONG, str(error), operators
     except MspcError as error:
@@ -51,7 +58,7 @@ def check(seed: int, names: Sequence[str], steps: int = STEPS) -> tuple[str, str
         return INTERNAL, f"{type(error).__name__}: {error}", operators
     message = difference(found, expected, TOLERANCE)
     if message:
-        message = difference(found, expected, TOLERANCE + GROWTH * spread(seed, names, feeds, expected))
+        message = difference(found, expected, TOLERANCE + GROWTH * spread(seed, grown, feeds, expected))
     return (WRONG if message else ""), message, operators
 
 
@@ -66,8 +73,9 @@ def difference(found: Sequence[list[np.ndarray]], expected: Sequence[list[np.nda
 
 
 def spread(
-    seed: int, names: Sequence[str], feeds: Sequence[dict[str, np.ndarray]], expected: Sequence[list[np.ndarray]]
-) -> float:
+    seed: int, grown: Callable[[int], RandomNetwork], feeds: Sequence[dict[str, np.ndarray]],
+    expected: Sequence[list[np.ndarray]],
+) -> float:  # fmt: skip
     """How far rounding errors of its parameters move what one device computes: that some network divides by what is
     nearly nothing makes no rank wrong."""
     generator = np.random.default_rng(seed)
@@ -77,7 +85,7 @@ def spread(
         return np.asarray(array * (1 + errors)) if array.dtype == np.float64 else array
 
     shifted = [{name: moved(array) for name, array in feed.items()} for feed in feeds]
-    found = steps_global(RandomNetwork(seed, names).graph, shifted)
+    found = steps_global(grown(seed).graph, shifted)
     pairs = [pair for left, right in zip(found, expected, strict=True) for pair in zip(left, right, strict=True)]
     return max(
         (float(np.max(np.abs(a - b) / (1 + np.abs(b)), initial=0.0)) for a, b in pairs if a.dtype == np.float64),
@@ -99,11 +107,13 @@ def names_in(graph: Graph) -> set[str]:
     return {node.op.name for node in graph.nodes}
 
 
-def check_all(seeds: Sequence[int], names: Sequence[str], steps: int) -> Found:
+def check_all(
+    seeds: Sequence[int], grown: Callable[[int], RandomNetwork], steps: int = STEPS, device: str = "CPU"
+) -> Found:
     """`check` of some networks."""
     found = Found(len(seeds))
     for seed in seeds:
-        kind, message, operators = check(seed, names, steps)
+        kind, message, operators = check(seed, grown, steps, device)
         found.operators |= operators
         if kind:
             found.kinds[kind] += 1

@@ -379,7 +379,7 @@ class ScatterElements(Op):
         axis = axis_in(self.name, self.axis, len(x.shape))
         shown = tuple(n if d == axis else index.shape[d] for d, n in enumerate(x.shape))
         taken = b.emit(GatherD(axis), first_part(b, dout, shown), index)
-        if self.adds:
+        if self.adds or not index.tensor_type.size:
             return dout, None, taken
         if self.combine:
             share, kept = _shares(
@@ -394,7 +394,7 @@ class ScatterElements(Op):
     def _last(self, b: Builder, index: Value, axis: int, shape: tuple[int, ...]) -> Value:
         """Return which updates are not overwritten by later ones."""
         count = index.shape[axis]
-        line = b.emit(Range(maxlen=max(1, count), limit=count))
+        line = b.emit(Range(maxlen=count, limit=count))
         along = tuple(count if d == axis else 1 for d in range(len(shape)))
         numbers = b.emit(BroadcastTo(index.shape), b.emit(Reshape(along), line))
         found = b.emit(ScatterElements(axis), zeros(b, TensorType(INT64, shape)), index, numbers)

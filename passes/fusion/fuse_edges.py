@@ -209,7 +209,7 @@ def _passes(node: Node, count: int) -> bool:
     """Whether a node gives `count` rows with the same elements: in another shape, or in a type that a kernel may read
     which adds up in Float32, or in Float64 for both."""
     op, source = node.op, node.inputs[0] if node.inputs else None
-    if not isinstance(op, Op) or source is None or not source.shape or source.shape[0] != count:
+    if not isinstance(op, Op) or source is None or getattr(source.type, "shape", ())[:1] != (count,):
         return False
     if isinstance(op, Cast):
         return {source.tensor_type.dtype, op.dst_type} <= {FLOAT32, *HALVES}

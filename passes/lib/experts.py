@@ -21,7 +21,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import Gather, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.reshape import ExpandDims, Reshape
-from mspc.ops.tensor.scatter import TensorScatterAdd, TensorScatterUpdate
+from mspc.ops.tensor.scatter import TensorScatterUpdate
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import rewrite_nodes
 
@@ -369,13 +369,16 @@ def _lookup_without_zeros(b: Builder, node: Node, ranks: int) -> Node | None:
     rows, *spare = table.inputs
     if not spare or not all(map(is_all_zero, spare)) or not _is_sharded(rows):
         return None
-    total = b.constant(table.shape[0], places.tensor_type.dtype)
-    below = b.emit(Less(), places, b.constant(0, places.tensor_type.dtype))
-    from_end = b.emit(Select(), below, b.emit(Add(), places, total), places)
-    made = b.emit(TakeRows(limit=table.shape[0]), rows, from_end)
+    made = b.emit(TakeRows(limit=table.shape[0]), rows, _counted_from_start(b, places, table.shape[0]))
     if places.shape and places.shape[0] % ranks == 0:
         made.in_strategy = ((1,) * len(rows.shape), (ranks, *[1] * (len(places.shape) - 1)))
     return made
+
+
+def _counted_from_start(b: Builder, places: Value, rows: int) -> Value:
+    """Return places in a table of `rows` rows, of which negative ones count from its end, as indices from 0."""
+    total, zero = (b.constant(number, places.tensor_type.dtype) for number in (rows, 0))
+    return b.emit(Select(), b.emit(Less(), places, zero), b.emit(Add(), places, total), places)
 
 
 def _is_sharded(value: Value) -> bool:
@@ -407,15 +410,12 @@ def _put(b: Builder, node: Node) -> Node | None:
     if isinstance(op, UnsortedSegmentSum) and not op.offset and table is not node:
         rows, places = table.inputs
         return b.emit(AddRows(size), rows, places) if len(places.shape) == 1 else None
-    if type(op) not in (TensorScatterUpdate, TensorScatterAdd) or getattr(op, "dims", ()):
+    if type(op) is not TensorScatterUpdate or op.dims:
         return None
     zeros, indices, rows = table.inputs
     if not is_all_zero(zeros) or len(indices.shape) != 2 or indices.shape[1] != 1 or table.in_strategy is not None:
         return None
-    places = _as_line(b, indices)
-    if isinstance(op, TensorScatterAdd):
-        return b.emit(AddRows(size), rows, places)
-    return b.emit(SetRows(size, limit=limit), rows, places)
+    return b.emit(SetRows(size, limit=limit), rows, _counted_from_start(b, _as_line(b, indices), limit))
 
 
 def _as_line(b: Builder, indices: Value) -> Value:

@@ -712,7 +712,7 @@ class CostModel:
         gradients back."""
         distances = self._places[len(type.shape)].distances()
         shares = distances[np.ix_(near, far)] if direction == "there" else distances[np.ix_(far, near)].T
-        return np.minimum(shares * type.nbytes + latency * (shares > 0), NEVER)
+        return np.minimum(shares * max(1, type.nbytes) + latency * (shares > 0), NEVER)  # no infinity times 0
 
     def factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table], times: int = 1) -> None:
         """Add a factor of the costs of `subject`, which counts `times` times per step; see `shared_factor`."""

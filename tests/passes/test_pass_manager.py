@@ -1,6 +1,7 @@
 """The manager through which every pass runs."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests import random_networks
 from tests.compiled_scripts import Config, compile_call
 from tests.executors import Executor, LocalComm, NumPyBackend, World
 from tests.graphs import FLOAT32, REGISTRY, Builder, Graph, MspcError, Parameter, TensorType, check_graph
-from tests.networks import usable
+from tests.networks import INDEXED, SCANS, SUMS, RandomNetwork, usable
 from tests.operators import AllReduce, Exp
 from tests.random_updates import OPTIMIZERS
 from tests.shares import share_of
@@ -125,10 +126,20 @@ LEAST = 50
 def test_networks_equal_one_device(part: int) -> None:
     """Optimizers, clipping, accumulation, dropout, integers, several results, recompute among them."""
     seeds = [seed for seeds in random_networks.batches(SEED, COUNT) for seed in seeds][part::PARTS]
-    found = random_networks.check_all(seeds, usable(), random_networks.STEPS)
+    found = random_networks.check_all(seeds, partial(RandomNetwork, names=usable()))
     assert found.lines == []
     assert found.count == COUNT / PARTS
     assert len(found.operators) >= LEAST
+
+
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+def test_indexed_networks_equal_one_device(device: str) -> None:
+    """Scans, lookups and sums of rows, fused, with gradients: hubs, duplicates, no integers, and integers of no row."""
+    seeds = [seed for seeds in random_networks.batches(SEED + 1, share_of(2000, 40)) for seed in seeds]
+    found = random_networks.check_all(seeds, partial(RandomNetwork, pieces=INDEXED, ranks=(1, 2, 4)), device=device)
+    assert found.lines == []
+    assert found.operators >= {*SCANS, *SUMS, "ScatterElements"}
+    assert device == "CPU" or found.operators >= {"EdgeSums", "EdgeProducts", "FusedScan"}
 
 
 def test_what_can_be_drawn_is_what_is_asked_for() -> None:
@@ -149,7 +160,7 @@ def test_a_sum_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     """Ranks that hold their own term of a sum: some of a few networks differ, and nothing else is reported."""
     monkeypatch.setattr(AllReduce, "bind", lambda self, comm: np.array)
     (seeds,) = random_networks.batches(3, random_networks.BATCH)
-    found = random_networks.check_all(seeds, usable(), 1)
+    found = random_networks.check_all(seeds, partial(RandomNetwork, names=usable()), 1)
     assert found.kinds[random_networks.WRONG] > 3
     assert set(found.kinds) == {random_networks.WRONG}
     assert len(found.lines) == found.kinds[random_networks.WRONG]

@@ -1,4 +1,4 @@
-"""fuse_scans: random graphs compute the same, their kernels too, and what stays as it is."""
+"""fuse_scans: kernels of random graphs compute the same numbers, and what stays as it is."""
 
 import random
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.graphs import REGISTRY, Graph, Node, Value
+from tests.graphs import REGISTRY, Graph, Value
 from tests.operators import FusedScan, TupleGetItem
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
-from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
+from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op
 from tests.shares import share_of
 
 PASSES = "execute,fuse_elementwise,recompute_elementwise,fuse_moves,fuse_scans,execute"
@@ -44,13 +44,6 @@ def random_graph(seed: int) -> Graph:
             values.append(b.emit(TupleGetItem(0), found) if both else found)
     graph.results = values[-2:]
     return graph
-
-
-@pytest.mark.parametrize("seed", range(share_of(120)))
-def test_random_graphs_compute_the_same(seed: int) -> None:
-    expected, found = (run(fused(random_graph(seed), passes)) for passes in ("execute", PASSES))
-    for a, b in zip(expected, found, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1, float(np.abs(a).max())))
 
 
 @pytest.mark.skipif(NEEDED is None, reason="needs g++")
@@ -93,7 +86,3 @@ def test_what_stays() -> None:
 def test_bodies_that_are_none(body: tuple[str, ...]) -> None:
     with pytest.raises(Exception, match=r"not of the form|is no scan|has no lines|lacks the attribute"):
         REGISTRY["FusedScan"](body=body)
-
-
-def test_nodes_are_of_a_graph() -> None:
-    assert all(isinstance(node, Node) for node in random_graph(0).nodes)
