@@ -183,8 +183,7 @@ class RandomNetwork:
         return self.op("Tanh", self.op(name, *operands, axis=axis, reverse=rng.random() < 0.5, **fields))
 
     def ids(self, count: int, size: int, others: str = "") -> Value:
-        """Integers that name `size` rows: each alike, or few of them often. others: "negative" if some count from the
-        end, "dropped" if some name no row."""
+        """Names of `size` rows. others: "negative" if some count from the end, "dropped" if some are no row."""
         rng, draw = self.rng, self.random
         ids = size * draw.random(count) ** rng.choice([1, 3, 20])
         other = {"": ids, "negative": ids - size, "dropped": draw.integers(-size, 3 * size, count)}[others]

@@ -20,6 +20,7 @@ from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import FLOAT32, HALVES, DType
 from mspc.ir.varying import OpKey
+from mspc.ops.collective.base import is_all_zero
 from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.fused.edges import EdgeProducts, EdgeSums, OrderRows
 from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, Neg
@@ -27,7 +28,7 @@ from mspc.ops.nn.activation import ReLU, ReluGrad
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import BroadcastTo, Cast, ReduceSum, is_filled
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, ReduceSum
 from mspc.ops.tensor.scatter import GatherNd, ScatterNd, TensorScatterAdd, TensorScatterMax, TensorScatterMin
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
@@ -253,7 +254,7 @@ def _named_rows(node: Node, sums: bool) -> _NamedRows | None:
     elif type(op) in (_SUMS if sums else (GatherNd,)) and not getattr(op, "dims", ()):
         *bases, rows, ids = node.inputs if isinstance(op, ScatterNd | GatherNd) else node.inputs[::2] + node.inputs[1:2]
         rows, ids = (ids, rows) if isinstance(op, ScatterNd) else (rows, ids)
-        base = bases[0] if bases and not (type(op) is TensorScatterAdd and _is_zero(bases[0])) else None
+        base = bases[0] if bases and not (type(op) is TensorScatterAdd and is_all_zero(bases[0])) else None
         size = node.shape[0] if sums else rows.shape[0]
         begins, sizes = looked_at(op).begins, looked_at(op).sizes  # type: ignore[attr-defined]  # all of them have it
         count = ids.tensor_type.size if ids.shape[-1:] == (1,) else 0
@@ -267,9 +268,3 @@ def _named_rows(node: Node, sums: bool) -> _NamedRows | None:
     while isinstance(ids, Node) and isinstance(ids.op, Op) and ids.op.reshapes:
         ids = ids.inputs[0]
     return _NamedRows(node, rows, ids, lookup, base)
-
-
-def _is_zero(value: Value) -> bool:
-    while isinstance(value, Node) and isinstance(value.op, Transpose | Cast):
-        value = value.inputs[0]
-    return is_filled(value, 0)

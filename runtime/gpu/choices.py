@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import time
 import zlib
 from collections.abc import Callable, Generator, Sequence
@@ -104,9 +105,10 @@ def _are_pairs(found: Any) -> bool:
     )
 
 
-_WARM, _TIMED = 2, 5
-_ENOUGH, _MOST = 0.0005, 40
-"""Seconds for which launches are timed, and their maximum number."""
+_ENOUGH, _LEAST, _MOST = 0.0005, 4, 40
+"""Seconds for which launches are timed, and their least and largest number."""
+_SLOW, _SURE = 2, 0.00005
+"""Ratio to the shortest time so far, and seconds beyond it, from which one launch is enough to reject a way."""
 EQUAL_SHARE = 0.02
 """Relative difference to the fastest time within which an implementation counts as equally fast."""
 _LONGEST_PAUSE = 0.01
@@ -124,7 +126,7 @@ class Choices:
     def __init__(self, device: Any, stored: StoredChoices) -> None:
         self._device = device
         self.stored = stored
-        self._taken = 0
+        self._taken, self._shortest = 0, math.inf
         self._gate: Array = None
         self._unset: Array = None
         self._found: dict[Key, int] = {}
@@ -144,7 +146,10 @@ class Choices:
         known = 0 if count == 1 else self.stored.get(key, count)
         if known is None:
             self._set()
-            times = [seconds(i) for i in range(count)]
+            times: list[float] = []
+            for i in range(count):
+                self._shortest = min(times, default=math.inf)
+                times.append(seconds(i))
             known = next(i for i, time in enumerate(times) if time <= (1 + EQUAL_SHARE) * min(times))
             self.stored.put(key, known)
         self._found[key] = known
@@ -209,15 +214,15 @@ class Choices:
         return max(1, self._device.multiprocessors - self._taken) if self._taken else 0
 
     def seconds(self, launch: Launch) -> float:
-        """Return the mean time of a few launches. The GPU is paused until all of them are queued; otherwise it might
-        wait for the host, and the host would be timed."""
-        for _ in range(_WARM):
-            launch()
+        """Return the mean time of a few launches, of one if that is much longer than the shortest so far. The GPU is
+        paused until all of them are queued; otherwise it might wait for the host, and the host would be timed."""
+        launch()
         if self._taken:
             return self._seconds_with_reserved(launch)
-        found = self._seconds_of(launch, _TIMED)
-        enough = min(_MOST, int(_ENOUGH / max(found, 1e-7)))
-        return found if enough <= _TIMED else self._seconds_of(launch, enough)
+        found = self._seconds_of(launch, 1)
+        if found > _SLOW * self._shortest + _SURE:
+            return found
+        return self._seconds_of(launch, max(_LEAST, min(_MOST, int(_ENOUGH / max(found, 1e-7)))))
 
     def _kernel(self, name: str) -> Any:
         return self._device.kernel(source_text("runtime/gpu/timing.cu"), name)
@@ -246,7 +251,7 @@ class Choices:
         device.load_kernels()
         before = device.signal()
         total = 0.0
-        for _ in range(_TIMED):
+        for _ in range(_LEAST):
             with device.stream("communication"):
                 device.wait(before)
                 hold(self._taken, _HOLDING, (self._gate,))
@@ -259,4 +264,4 @@ class Choices:
             before.synchronize()
             device.synchronize()
             total += device.milliseconds(begun, ended)
-        return total / (1000 * _TIMED)
+        return total / (1000 * _LEAST)

@@ -47,9 +47,8 @@ class Messages(WrittenGraph):
 def feeds(graph: Graph, seed: int) -> dict[str, Any]:
     """Ids repeat; some count from the end."""
     generator = np.random.default_rng(seed)
-    low = -NODES if "EmbeddingLookup" not in {node.op.name for node in graph.nodes} else 0
     return {
-        p.name: generator.integers(low, NODES, p.shape).astype(np.int32) if p.tensor_type.dtype == INT32
+        p.name: generator.integers(-NODES, NODES, p.shape).astype(np.int32) if p.tensor_type.dtype == INT32
         else generator.standard_normal(p.shape).astype(p.tensor_type.dtype.numpy)
         for p in graph.parameters
     }  # fmt: skip

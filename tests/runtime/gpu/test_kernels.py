@@ -161,6 +161,19 @@ def test_a_host_that_waits_for_the_gpu_does_not_pause_it_for_long(monkeypatch: p
     assert device.host - began < 9 * 0.05
 
 
+def test_much_slower_ways_are_launched_twice_after_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, ways, taken = Clocks(), (0.002, 0.05, 0.001), [0, 0, 0]
+    monkeypatch.setattr(choices_module, "time", device)
+    found = Choices(device, StoredChoices(None))
+
+    def launch(way: int) -> None:
+        taken[way] += 1
+        device.work(1e-6, ways[way])
+
+    found.choose("ways", 3, lambda i: found.seconds(lambda: launch(i)))
+    assert (found["ways"], taken) == (2, [8, 3, 8])
+
+
 @pytest.fixture
 def gpu(tmp_path: Path) -> EmulatedGpu:
     return EmulatedGpu(tmp_path)
