@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.ir.diagnostics import Frames
