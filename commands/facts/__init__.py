@@ -1,1 +1,1 @@
-"""Facts of a compile, read from its files: operators, layouts, collectives, memory and times per kind of ranks."""
+"""Facts of a compile, read by report, diff, check and view: operators, collectives, memory, times and pipelines."""

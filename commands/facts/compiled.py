@@ -27,7 +27,6 @@ from mspc.ir.graph import STAGE, STAGES, WORK, Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import Module
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.point_to_point import SendToStage
 from mspc.ops.control.regions import nodes_with_times
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.program import PlanEntries, Program
@@ -78,6 +77,8 @@ class PipelineFacts:
     @cached_property
     def borders(self) -> dict[tuple[int, int], tuple[int, int]]:
         """By (source, target), the messages of a step, and the bytes that a rank sends in them."""
+        from mspc.ops.collective.point_to_point import SendToStage  # late: few programs have stages
+
         found: dict[tuple[int, int], tuple[int, int]] = {}
         for stage, kind in sorted(self.stages.items()):
             for node in kind.graph.nodes:
@@ -101,7 +102,7 @@ def pipeline_of(stages: Mapping[int, GraphFacts]) -> PipelineFacts | None:
         return None
     if len(stages) < count or not any(WORK in node.attrs for graph in graphs for node in graph.nodes):
         return PipelineFacts(count, stages, None)
-    from mspc.output.stage_times import stage_times  # late: few programs have stages
+    from mspc.output.stage_times import stage_times  # late, as above
 
     return PipelineFacts(count, stages, stage_times(graphs, stages[min(stages)].machine))
 

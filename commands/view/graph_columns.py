@@ -67,16 +67,19 @@ class _GraphColumns:
     def nodes(self) -> dict[str, Any]:
         names = ("op", "value", "instance", "scope", "phase", "inputs", "type", "layout", "stack", "fields", "facts",
                  "reason", "stream", "provenance")  # fmt: skip
-        nodes = self.graph.nodes
-        columns = _columns(names, [self._row(node) for node in nodes])
-        lines = {index: _lines_of(node) for index, node in enumerate(nodes)}
+        rows: list[Sequence[Any]] = []
+        body: dict[int, list[int]] = {}
+        for index, node in enumerate(self.graph.nodes):
+            rows.append(self._row(node))
+            if lines := _lines_of(node):
+                body[index] = [self.tables.string(line) for line in lines]
         return {
             "phases": self.phase_names,
-            "nodes": columns,
-            "body": {index: [self.tables.string(line) for line in those] for index, those in lines.items() if those},
+            "nodes": _columns(names, rows),
+            "body": body,
             "gradient_of": {
                 index: [self.places[node.forward], node.forward_input]
-                for index, node in enumerate(nodes)
+                for index, node in enumerate(self.graph.nodes)
                 if node.forward is not None and node.forward in self.places
             },
             "results": [self._operand(value) for value in self.graph.results],
