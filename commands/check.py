@@ -147,12 +147,12 @@ def breach_table(breach: Breach) -> TextTable:
     if breach.memory:
         parts = [(name, f"{count:,} B", size_text(count)) for name, count in breach.memory]
         return TextTable(title, ("of it", "bytes", ""), parts, (1, 2))
-    rows: Sequence[tuple[str, ...]] = [
+    rows: list[tuple[str, ...]] = [
         (
             fact.row.operator, group(fact.row.ranks), size_text(fact.row.bytes), fact.row.line or "-",
             fact.scope or "-", fact.row.reason or "-",
         )
         for fact in breach.collectives
     ]  # fmt: skip
-    table = TextTable(title, ("operator", "group", "bytes", "line", "cell", "reason"), [*rows], (2,), (5, 4))
+    table = TextTable(title, ("operator", "group", "bytes", "line", "cell", "reason"), rows, (2,), (5, 4))
     return with_times(table, 3, [fact.row.times for fact in breach.collectives])

@@ -22,7 +22,7 @@ from mspc.commands.facts.graph import (
     SentTensor,
     cell_of,
 )
-from mspc.commands.report.tables import group, time_text
+from mspc.commands.report.tables import alike, group, time_text
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.program import PlanEntries
 
@@ -239,12 +239,9 @@ def _operators(
         bare = tuple(text.partition(EQUALS)[0] for text in fact.inputs)
         return (bare, fact.outputs) if foreign else (fact.inputs, fact.outputs, fact.attributes if same_rank else "")
 
-    def cell(fact: OperatorFact) -> Hashable:
-        return fact.phase, cell_of(fact.scope), fact.label
-
     stages: list[MatchingRound] = [
-        (lambda f: (cell(f), f.line, f.sharding), True), (lambda f: (cell(f), f.line), False), (cell, True),
-        (cell, False), (lambda f: (f.phase, f.label, f.outputs), False),
+        (lambda f: (place_of(f), f.line, f.sharding), True), (lambda f: (place_of(f), f.line), False), (place_of, True),
+        (place_of, False), (lambda f: (f.phase, f.label, f.outputs), False),
     ]  # fmt: skip
     if foreign:
         stages += [(lambda f: (cell_of(f.scope), f.operator), True), (lambda f: f.label, False)]
@@ -469,11 +466,10 @@ def stage_differences(
         return StageDifferences(settings), frozenset()
     moved = dict(_moved(_places(first), _places(second))) if first.is_whole and second.is_whole else {}
     every = [difference for differences in moved.values() for difference in differences]
-    traffic = ((b, *(facts.borders.get(b, (0, 0)) for facts in (first, second)))
-               for b in sorted({*first.borders, *second.borders}))  # fmt: skip
     borders = [
         BorderDifference(*border, (one[0], other[0]), (one[1], other[1]))
-        for border, one, other in traffic
+        for border in sorted({*first.borders, *second.borders})
+        for one, other in [(first.borders.get(border, (0, 0)), second.borders.get(border, (0, 0)))]
         if one != other and _both_tell(border[0], first, second)
     ]
     stages = list(_stages(first, second))
@@ -504,11 +500,8 @@ def _settings(first: PipelineFacts | None, second: PipelineFacts | None) -> Iter
 
 def _places(facts: PipelineFacts) -> dict[Place, list[tuple[int, OperatorFact]]]:
     """Return the operators of every place with their stages, in the order of stages."""
-    found: dict[Place, list[tuple[int, OperatorFact]]] = {}
-    for number, stage in sorted(facts.stages.items()):
-        for fact in stage.operators:
-            found.setdefault(place_of(fact), []).append((number, fact))
-    return found
+    every = ((number, fact) for number, kind in sorted(facts.stages.items()) for fact in kind.operators)
+    return alike(every, lambda entry: place_of(entry[1]))
 
 
 def _moved(
