@@ -124,10 +124,9 @@ class Counterparts:
 
 
 def asks_for_one_graph(items: Sequence[Any]) -> bool:
-    """Return whether `items` are two or more cells of one class whose constructor is marked with `lazy_inline`."""
-    if len(items) < 2 or not isinstance(items[0], Cell) or any(type(item) is not type(items[0]) for item in items):
-        return False
-    return getattr(type(items[0]).__init__, "is_lazily_inlined", False)
+    """Return whether `items` are two or more cells whose constructor is marked with `lazy_inline`."""
+    is_marked = getattr(type(items[0]).__init__, "is_lazily_inlined", False)
+    return is_marked and isinstance(items[0], Cell) and len(items) > 1
 
 
 def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) -> tuple[Any] | None:
@@ -262,23 +261,18 @@ def repeated(
     """Compile equal layers of a program as one loop. layer: emits the first layer for the carried values, and returns
     their new values. members: for each parameter that it reads, those of all layers.
 
-    Return the carried values after all layers; None, with nothing traced, if they must be inlined, as they must be if
-    they draw random numbers: each layer draws its own.
+    Return the carried values after all layers; None, with nothing traced, if they must be inlined.
     """
     frame = Frame(caller.source, {"carry": carried}, caller.globals, caller.enclosing, caller, caller.call_frames)
     parameters = {id(each[0]): list(each) for each in members}
-    assert isinstance(LOOP, ast.For)
-    place = LOOP.iter
+    loop = LOOP
+    assert isinstance(loop, ast.For)
 
     def turn(number: Value | None) -> None:
         frame.locals["carry"] = layer(frame.locals["carry"])
 
     def run() -> tuple[Any, ...]:
-        drawn = tracer.draws.copy()
-        assert isinstance(LOOP, ast.For)
-        run_loop(tracer, frame, LoopPlan(LOOP, place, None, turn, count))
-        if tracer.draws != drawn:
-            raise MspcError("equal layers draw random numbers")
+        run_loop(tracer, frame, LoopPlan(loop, loop.iter, None, turn, count))
         _scan_parameters(tracer, *_last_loop(tracer, of_layers=True), parameters)
         return frame.locals["carry"]
 

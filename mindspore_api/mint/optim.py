@@ -230,7 +230,7 @@ class SGD(Optimizer):
     """v = momentum * v + (1 - dampening) * gradient, gradient itself at the first step; parameter -= lr * v, or
     lr * (gradient + momentum * v) with Nesterov's form.
 
-    The states are the parameters `accum.NAME` and `stat.NAME` (1 until the first step is done).
+    The states are the parameters `accum.NAME` and `stat.NAME` (1 until the first step is done), if there is a momentum.
     """
 
     checks: ClassVar[Mapping[str, Callable[..., Any]]] = {
@@ -250,6 +250,10 @@ class SGD(Optimizer):
             if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
                 raise ApiValueError("SGD: nesterov needs a momentum above 0 and no dampening")
         self.opts = tuple([ops.SGD(group["dampening"], 0.0, group["nesterov"]) for group in self.param_groups])
+        has_states = any(group["momentum"] for group in self.param_groups)
+        self.descend = None if has_states else ops.ApplyGradientDescent()
+        if not has_states:
+            return
         self.momentum = self.scalars([group["momentum"] for group in self.param_groups], "momentum")
         self.accum, self.stat = self.states("accum"), self.states("stat", "ones")
 
@@ -257,6 +261,8 @@ class SGD(Optimizer):
         gradients = self.decay_weight(self.signed(gradients))
         rates = self.rates()
         self.count_step()
+        if self.descend is not None:
+            return tuple([self.descend(*each) for each in zip(self.parameters, rates, gradients, strict=True)])
         return tuple([
             self.opts[group](parameter, gradient, rate, accum, self.momentum[group], stat)
             for parameter, gradient, rate, accum, stat, group in zip(

@@ -14,6 +14,7 @@ import numpy as np
 from mspc.ir.diagnostics import Frames
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import name_of_cells
+from mspc.mindspore_api.common.api import FEWEST_LAYERS
 from mspc.mindspore_api.common.parameter import FACTS, Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.readers.pytorch.exported_program import (
@@ -26,8 +27,6 @@ from mspc.readers.pytorch.exported_program import (
     scope_of,
 )
 
-FEWEST = 8
-"""Fewest equal layers that become a loop: below that the layers are as short as the loop, and easier to read."""
 MAX_SKIPPED = 4
 """Layers at the beginning of a run that may be apart, as one whose result the caller gets."""
 PERIODS = (1, 2, 3, 4, 6)
@@ -119,7 +118,7 @@ def _lists(nodes: Sequence[ExportedNode]) -> Iterator[list[int]]:
     for prefix, places in first.items():
         numbers = list(places)
         starts = list(places.values())
-        if len(numbers) >= FEWEST and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        if len(numbers) >= FEWEST_LAYERS and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
             yield [*starts, last[prefix] + 1]
 
 
@@ -185,16 +184,16 @@ class _Search:
     def runs(self) -> Iterator[tuple[int, EqualLayers]]:
         """Yield the place of the first node, and the layers, of each run."""
         count, first, skipped = len(self.starts) - 1, 0, 0
-        while first + FEWEST <= count:
+        while first + FEWEST_LAYERS <= count:
             last = first + 1
             while last < count and self._sizes_agree(first, last) and self._layer(last).form == self._layer(first).form:
                 last += 1
             # The first layer may read another value than the others do, and others may read values of the last one.
             places = [(first + a, last - b) for a, b in ((0, 0), (0, 1), (1, 0), (1, 1))]
-            found = next(filter(None, (self._run(a, b) for a, b in places if b - a >= FEWEST)), None)
+            found = next(filter(None, (self._run(a, b) for a, b in places if b - a >= FEWEST_LAYERS)), None)
             if found is not None:
                 yield found
-            skipped = 0 if found is not None or last - first < FEWEST else skipped + 1
+            skipped = 0 if found is not None or last - first < FEWEST_LAYERS else skipped + 1
             first = last if skipped in (0, MAX_SKIPPED) else first + 1
 
     def _sizes_agree(self, one: int, other: int) -> bool:

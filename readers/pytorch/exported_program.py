@@ -273,6 +273,11 @@ class ExportedGraph:
     inputs: tuple[tuple[str, ExportedType | None], ...]
     outputs: tuple[Argument, ...]
 
+    @property
+    def types(self) -> dict[str, ExportedType | None]:
+        """The types of all values, by name."""
+        return dict((*self.inputs, *(p for node in self.nodes for p in zip(node.results, node.types, strict=False))))
+
 
 Argument = (
     NodeResult | SymbolicSize | ExportedGraph | TensorPlace | DType | int | float | bool | str | complex | None

@@ -43,11 +43,14 @@ class ImportedNetwork(Cell):
 
     is_imported = True
     """The front end evaluates the program of the cell, and reads no `construct`."""
-    plan: LayerPlan | None = None
 
-    def __init__(self, program: ExportedProgram, returns: str | None = None, half: DType | None = None) -> None:
+    def __init__(
+        self, program: ExportedProgram, returns: str | None = None, half: DType | None = None,
+        plan: LayerPlan | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         check_kinds(program)
+        object.__setattr__(self, "plan", plan)
         object.__setattr__(self, "half", half)
         object.__setattr__(self, "program", program)
         names = tuple(each.qualified for each in program.inputs if each.kind == "user")
@@ -241,6 +244,8 @@ def _drawn_numbers(torch: Any, arrays: Sequence[Array]) -> Generator[None]:
             if torch.Tag.nondeterministic_seeded not in function.tags or is_attention:
                 return function(*args, **(kwargs or {}))
             name = function._schema.name.partition("::")[2]
+            if name == "rand" and not given["size"] and all(each.ndim for each in arrays):
+                return torch.ones(())  # it was exported without layer drop
             found = _drawn(torch, name, given, shares)
             if name.endswith("_"):
                 return given["self"].copy_(found)

@@ -20,7 +20,6 @@ from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import number
 from mspc.mindspore_api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.mindspore_api.nn.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
-from mspc.mindspore_api.nn.wrap import TrainOneStepCell
 
 SCALE, STEPS_OF_SCALE = 65536.0, 2000
 """The loss scale of the first step, and the steps without overflow after which it is doubled, as of `GradScaler`."""
@@ -51,20 +50,6 @@ class ScheduledRate(LearningRateSchedule):
             left = 0.5 + 0.5 * ops.cos(share * math.pi) if self.kind == "cosine" else 1.0 - share
             rate = self.min_lr + (self.lr - self.min_lr) * left
         return rate * ops.minimum(step / self.warmup, 1.0) if self.warmup else rate
-
-
-class PlainSGD(optim.Optimizer):
-    """parameter -= lr * gradient, with weight decay added to the gradient; it has no states."""
-
-    def __init__(self, params: Any, lr: Any = 1e-3, weight_decay: float = 0.0, *, maximize: bool = False) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "maximize": maximize})
-        self.descend = ops.ApplyGradientDescent()
-
-    def construct(self, gradients: Any) -> Any:
-        gradients = self.decay_weight(self.signed(gradients))
-        rates = self.rates()
-        self.count_step()
-        return tuple([self.descend(*each) for each in zip(self.parameters, rates, gradients, strict=True)])
 
 
 class Adafactor(optim.Optimizer):
@@ -226,11 +211,6 @@ class ScaledStep(Cell):
         return self.step(*inputs)[0]
 
 
-def training_step(network: Cell, optimizer: Cell, is_scaled: bool) -> Cell:
-    """Return the training step of a network that returns its loss."""
-    return ScaledStep(network, optimizer) if is_scaled else TrainOneStepCell(network, optimizer)
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How parameters are updated.
@@ -274,9 +254,6 @@ class Recipe:
 
     def _parts(self, parameters: Sequence[Any], settings: dict[str, Any]) -> list[tuple[Any, list[Any], Any]]:
         """Return (optimizer, its parameters, its arguments) for each part of the parameters."""
-        if self.name == "sgd" and not settings.get("momentum"):
-            plain = {key: settings[key] for key in ("lr", "weight_decay", "maximize") if key in settings}
-            return [(PlainSGD, list(parameters), plain)]
         if self.name != "muon":
             return [(OPTIMIZERS[self.name], list(parameters), settings)]
         others = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, DType, TensorType
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.nn.wrap import GradAccumulationCell, _SumOfParts
+from mspc.mindspore_api.nn.wrap import GradAccumulationCell, TrainOneStepCell, _SumOfParts
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.readers.pytorch.exported_program import (
     CONTROL,
@@ -28,7 +29,7 @@ from mspc.readers.pytorch.exported_program import (
 from mspc.readers.pytorch.kinds.aten_table import kind_of
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.plans.strategies import LayerPlan
-from mspc.readers.pytorch.recipes import recipe_of, training_step
+from mspc.readers.pytorch.recipes import ScaledStep, recipe_of
 from mspc.readers.pytorch.written_values import differentiated_names, written_names
 
 # Rewrites a program whose batch is computed in parts, so that ratios of sums in its loss are those of the whole batch.
@@ -41,7 +42,8 @@ from mspc.readers.pytorch.written_values import differentiated_names, written_na
 # Output: `count = sum(labels != -100)`; `loss = cross_entropy_loss(logits, labels, reduction=2) / (total / parts)`,
 #         or `count = sum(mask)`; `loss = sum(losses * mask) / (clamp(total, min=1) / parts)`
 #
-# The mean of these losses over the parts is the loss of the whole batch. A part of which no label counts adds zero.
+# The mean of these losses over the parts is the loss of the whole batch. A part of which no label counts adds zero. A
+# sum over rows is multiplied by the number of parts, unless it is divided by a multiple of a part's rows: their number.
 
 
 MEANS = frozenset({
@@ -89,44 +91,49 @@ def loss_in_parts(
     of the parts' ratios.
     """
     search = _Search(program)
-    found = list(search.ratios(loss.value))
+    terms = list(search.terms(loss.value))
+    found = [each for each in terms if isinstance(each, _Ratio)]
     known = {ratio.node.name for ratio in found}
     unread = [node.user_line for node in all_nodes(program.graph) if node.name not in known and search.divides(node)]
-    if not found:
-        return program, None, unread
-    return _losses(program, found, parts), search.counts(found), unread
+    sums = {each.name for each in terms if isinstance(each, ExportedNode)}
+    return _losses(program, found, sums, parts), search.counts(found) if found else None, unread
 
 
 class _Search:
-    """Finds the ratios of a program's loss. data: names that depend on inputs of the caller. trained: names that depend
-    on parameters."""
+    """Finds the terms of a program's loss. data: names that depend on inputs of the caller. trained: names that depend
+    on parameters. rows: the number of a part's rows. by_row: names whose dimension 0 is rows, or rows of rows."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self.program = program
         nodes = program.graph.nodes
         self.maker = {name: node for node in nodes for name in node.results}
-        self.types = dict(program.graph.inputs)
-        self.types |= {name: type for node in nodes for name, type in zip(node.results, node.types, strict=True)}
+        self.types = program.graph.types
         self.written = written_names(program.graph)
         self.data = _dependent_names(nodes, [each.name for each in program.inputs if each.kind == "user"])
         self.trained = _dependent_names(nodes, [each.name for each in program.inputs if each.trainable])
+        users = [each.name for each in program.inputs if each.kind == "user" and self._shape(each.name)]
+        self.rows, self.by_row = min([self._shape(name)[0] for name in users], default=1), set(users)
+        self.by_row.update(name for node in nodes if self._holds_rows(node) for name in node.results)
 
-    def ratios(self, value: Argument, is_sum: bool = False) -> Iterator[_Ratio]:
-        """Yield the ratios among the terms of a number. is_sum: it adds up the elements of `value`."""
+    def terms(self, value: Argument, is_sum: bool = False, is_mean: bool = False) -> Iterator[_Ratio | ExportedNode]:
+        """Yield the ratios, and the nodes that are sums over rows, among the terms of a number. is_sum: it adds up the
+        elements of `value`. is_mean: it is divided by the number of rows."""
         node = self.maker.get(value.name) if isinstance(value, NodeResult) else None
         if node is None:
             return
         target, given = _functional_kind(node.target), list(dict(node.arguments).values())
         if target in SAME or (target in SCALED and not self._is_data(given[1])):
-            yield from self.ratios(given[0], is_sum)
+            yield from self.terms(given[0], is_sum, is_mean or (target in SCALED and self._counts_rows(node)))
         elif target in TERMS:
             for each in given[:2]:
-                yield from self.ratios(each, is_sum)
-        elif target in ("aten.sum.default", "aten.sum.dim_IntList"):
-            yield from self.ratios(given[0], True)
-        elif target in MEANS or target in DIVISIONS:
+                yield from self.terms(each, is_sum, is_mean)
+        elif (target in MEANS and _argument_of(node, "reduction") == MEAN) or target in DIVISIONS:
             ratio = self._of_labels(node) if target in MEANS else self._of_sums(node, is_sum)
             yield from [ratio] if ratio is not None else []
+        elif target in SUMS or ("reduction", SUM) in node.arguments:
+            inner = list(self.terms(given[0], True, is_mean)) if target in SUMS else []
+            is_whole = self._is_number(value) and not is_mean and self.by_row.issuperset(self.data & {*node.operands})
+            yield from inner or ([node] if is_whole and self._is_data(value) else [])
 
     def divides(self, node: ExportedNode) -> bool:
         """Return whether a node divides by a number that each part counts for itself."""
@@ -150,6 +157,31 @@ class _Search:
         types = tuple((name, type) for name, type in graph.inputs if any(name == each.name for each in inputs))
         new = ExportedGraph((*nodes, *made), types, tuple(NodeResult(ratio.count) for ratio in ratios))
         return replace(self.program, graph=new, inputs=tuple(fixed), outputs=outputs)
+
+    def _holds_rows(self, node: ExportedNode) -> bool:
+        """Return whether dimension 0 of the result is that of all operands that depend on the caller's inputs."""
+        read, result = self.data.intersection(node.operands), self._shape(node.results[0]) if node.results else ()
+        if not read or not result or not read <= self.by_row:
+            return False
+        given: dict[str, Any] = dict(node.arguments)
+        shapes = [self._shape(name) for name in read]
+        rank, several = max(map(len, (result, *shapes))), [given.get(name) for name in ("dim", "dim0", "dim1")]
+        dims = {dim for each in several for dim in (each if isinstance(each, tuple) else (each,))}
+        if dims & {0, -rank} or given.get("dims", (0,))[0] != 0:
+            return False
+        return result[0] == shapes[0][0] or (not result[0] % self.rows and math.prod(result) == math.prod(shapes[0]))
+
+    def _counts_rows(self, node: ExportedNode) -> bool:
+        """Return whether a node divides by a number that is a multiple of the rows."""
+        by = [value for _, value in node.arguments][1]
+        if not isinstance(by, int | float) or not by:
+            return False
+        times = abs(by if "div" in node.target else 1 / by) / self.rows
+        return times > 0.5 and math.isclose(times, round(times), rel_tol=1e-6)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        type = self.types.get(name)
+        return tuple(size for size in type.shape if isinstance(size, int)) if type is not None else ()
 
     def _of_labels(self, node: ExportedNode) -> _Ratio | None:
         """Return the mean of losses with class numbers."""
@@ -231,12 +263,18 @@ class _Search:
         return type is not None and not type.shape
 
 
-def _losses(program: ExportedProgram, ratios: Sequence[_Ratio], parts: int) -> ExportedProgram:
-    """Return the program with ratios that divide by the mean of all parts' counts, which are inputs."""
+def _losses(program: ExportedProgram, ratios: Sequence[_Ratio], sums: Set[str], parts: int) -> ExportedProgram:
+    """Return the program with ratios that divide by the mean of all parts' counts, which are inputs, and sums over rows
+    times the number of parts. sums: names of nodes."""
     by_node = {ratio.node.name: (number, ratio) for number, ratio in enumerate(ratios)}
     nodes: list[ExportedNode] = []
     inputs: list[ProgramInput] = []
     for node in program.graph.nodes:
+        if node.name in sums:
+            given: Mapping[str, Argument] = {"self": NodeResult(f"{node.name}_part"), "other": float(parts)}
+            nodes.append(replace(node, results=(f"{node.name}_part", *node.results[1:])))
+            nodes.append(_made(node, "aten.mul.Scalar", given, node.results[0], node.types[0]))
+            continue
         if node.name not in by_node:
             nodes.append(node)
             continue
@@ -391,32 +429,22 @@ class LabelCount(Cell):
 
 
 class WithLabels(Cell):
-    """The loss of a network's result; the last input are the labels."""
+    """The loss of a network's result; the last input are the labels. parts: of a batch, for class numbers: then the
+    loss is their sum over the mean of the parts' numbers of labels, and the number of all, [1], is one more input."""
 
-    def __init__(self, network: ImportedNetwork, loss: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, network: ImportedNetwork, loss: str, parts: int = 0) -> None:
         super().__init__(auto_prefix=False)
         self.network = network
-        self.loss = loss
+        self.loss = LOSSES[loss]
+        self.parts = parts
         names = network.argument_names
         own = next(name for name in ("labels", "targets", f"labels_{len(names)}") if name not in names)
         object.__setattr__(self, "argument_names", (*names, own))
 
     def construct(self, *inputs: Any) -> Any:
-        return self.loss(self.network(*inputs[:-1]), inputs[-1])
-
-
-class OverCount(Cell):
-    """The sum of the losses of class numbers in one of several parts, over the mean of the parts' numbers of labels.
-    The last input is the number of all parts, [1]."""
-
-    def __init__(self, of_labels: WithLabels, parts: int) -> None:
-        super().__init__(auto_prefix=False)
-        self.of_labels = of_labels
-        self.parts = parts
-
-    def construct(self, *inputs: Any) -> Any:
-        total = class_loss(self.of_labels.network(*inputs[:-2]), inputs[-2], "sum")
-        return total / (ops.reshape(inputs[-1], ()) / self.parts)
+        if not self.parts:
+            return self.loss(self.network(*inputs[:-1]), inputs[-1])
+        return class_loss(self.network(*inputs[:-2]), inputs[-2], "sum") / (ops.reshape(inputs[-1], ()) / self.parts)
 
 
 def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
@@ -428,22 +456,22 @@ def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
     if not training.loss and not training.optimizer:
         if training.accumulate != 1:
             raise MspcError("--accumulate adds up gradients, and nothing is trained", notes=["give an --optimizer"])
-        network = _as_said(ImportedNetwork(program, None, half), training.plan)
+        network = ImportedNetwork(program, None, half, training.plan)
         return CompiledStep(network, network.input_types)
     if training.accumulate < 1:
         raise MspcError(
             f"--accumulate is {training.accumulate}; it is the number of parts of a step's batch, at least 1"
         )
     if training.loss in LOSSES:
-        result = _result(program)
-        network = _as_said(ImportedNetwork(program, result.target or None, half), training.plan)
-        labels = _labels(program, result, training.loss)
-        trained = CompiledStep(WithLabels(network, LOSSES[training.loss]), (*network.input_types, labels))
+        result, type = _result(program)
+        network = ImportedNetwork(program, result.target or None, half, training.plan)
+        labels = _labels(program, type, training.loss)
+        trained = CompiledStep(WithLabels(network, training.loss), (*network.input_types, labels))
         counts: Cell | None = LabelCount() if training.loss == CLASSES else None
-        part = OverCount(trained.network, training.accumulate) if counts is not None else trained.network
+        part: Cell = trained.network if counts is None else WithLabels(network, CLASSES, training.accumulate)
     else:
         loss = _loss(program, training.loss)
-        network = _as_said(ImportedNetwork(program, loss.target or None, half), training.plan)
+        network = ImportedNetwork(program, loss.target or None, half, training.plan)
         trained = CompiledStep(network, network.input_types)
         if training.accumulate != 1:
             network, counts = _counted_networks(program, loss, training, half)
@@ -464,7 +492,7 @@ def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
         optimizer = recipe_of(training.optimizer).optimizer(parameters, _differentiated(network))
     except MspcError as error:  # checks of layers name a line of the script, which there is none of
         raise MspcError(f"--optimizer {training.optimizer}: {error.message}", notes=error.notes) from None
-    step = training_step(trained.network, optimizer, half == FLOAT16)
+    step = (ScaledStep if half == FLOAT16 else TrainOneStepCell)(trained.network, optimizer)
     object.__setattr__(step, "argument_names", trained.network.argument_names)
     return CompiledStep(step, trained.inputs)
 
@@ -487,12 +515,6 @@ def half_of(name: str) -> DType | None:
     raise MspcError(f"there is no precision {name!r:.60}; there are {', '.join(names)}", notes=notes)
 
 
-def _as_said(network: ImportedNetwork, plan: LayerPlan | None) -> ImportedNetwork:
-    """Return the network with the plan of its layers."""
-    object.__setattr__(network, "plan", plan)
-    return network
-
-
 def _counted_networks(
     program: ExportedProgram, loss: ProgramOutput, training: Training, half: DType | None
 ) -> tuple[ImportedNetwork, Cell | None]:
@@ -506,24 +528,15 @@ def _counted_networks(
             "A sum divided by a sum over inputs, added to the loss, is accumulated exactly"
         )
         say_once(f"parts {place}", text)
-    network = _as_said(ImportedNetwork(losses, loss.target or None, half), training.plan)
+    network = ImportedNetwork(losses, loss.target or None, half, training.plan)
     return network, None if counts is None else ImportedNetwork(counts, None, half)
-
-
-def type_of(program: ExportedProgram, output: ProgramOutput) -> ExportedType | None:
-    """Return the type of a result; None if it is no tensor."""
-    if not isinstance(output.value, NodeResult):
-        return None
-    name = output.value.name
-    for node in reversed(program.graph.nodes):
-        if name in node.results:
-            return node.types[node.results.index(name)]
-    return dict(program.graph.inputs).get(name)
 
 
 def _user_results(program: ExportedProgram) -> list[tuple[ProgramOutput, ExportedType]]:
     """Return the results that are tensors, with their types."""
-    found = [(each, type_of(program, each)) for each in program.outputs if each.kind in ("user", LOSS)]
+    users = [each for each in program.outputs if each.kind in ("user", LOSS)]
+    types = program.graph.types
+    found = [(each, types.get(each.value.name)) for each in users if isinstance(each.value, NodeResult)]
     return [(each, type) for each, type in found if type is not None]
 
 
@@ -547,17 +560,15 @@ def _loss(program: ExportedProgram, path: str) -> ProgramOutput:
     raise MspcError(f"{program.name} {what}", notes=notes)
 
 
-def _result(program: ExportedProgram) -> ProgramOutput:
+def _result(program: ExportedProgram) -> tuple[ProgramOutput, ExportedType]:
     """Return the result that a loss is computed of: the one called logits, else the first."""
-    users = [each for each, type in _user_results(program) if type.dtype.is_float and type.shape]
+    users = [(each, type) for each, type in _user_results(program) if type.dtype.is_float and type.shape]
     if not users:
         raise MspcError(f"{program.name} returns nothing that a loss could be computed of")
-    return next((each for each in users if each.target == "logits"), users[0])
+    return next((each for each in users if each[0].target == "logits"), users[0])
 
 
-def _labels(program: ExportedProgram, output: ProgramOutput, loss: str) -> TensorType:
-    type = type_of(program, output)
-    assert type is not None
+def _labels(program: ExportedProgram, type: ExportedType, loss: str) -> TensorType:
     shape = tuple(size for size in type.shape if isinstance(size, int))
     if loss != "cross_entropy":
         return TensorType(type.dtype, shape)

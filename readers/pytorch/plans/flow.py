@@ -249,15 +249,13 @@ class LayerFlow:
         self.cuts: dict[str, State] = {each.name: None for each in program.inputs}
         same = program.same
         self.parameters = {e.name: same.get(e.qualified, e.qualified) for e in program.inputs if e.kind == "parameter"}
-        types = [(each.name, each.type) for each in program.inputs]
-        types += [pair for node in program.graph.nodes for pair in zip(node.results, node.types, strict=False)]
-        self.types = {name: type for name, type in types if type is not None}
+        self.types = {name: type for name, type in program.graph.types.items() if type is not None}
         self._alike: dict[tuple[object, ...], list[int | None] | None] = {}
         """Dimensions of results, by calls that differ in the names of their operands alone."""
         for name, own in self.parameters.items():
             if own in placed:
                 self.cuts[name] = SlicedValue(placed[own], own)
-        self.shapes = {name: tuple(type.shape) for name, type in types if type is not None}
+        self.shapes = {name: tuple(type.shape) for name, type in self.types.items()}
         for node in program.graph.nodes:
             self._node(node)
 
