@@ -52,7 +52,7 @@ def broken(kind: str, family: str, value: Callable[[str], Any]) -> Iterator[tupl
 
 def _holds(condition: str, value: Callable[[str], Any]) -> bool:
     """Return if a condition holds. Texts that should be numbers fulfil none: the readers of numbers report them."""
-    match = re.fullmatch(r"(!?)([\w.-]+)(?:(!=|=|<|>|%|~)(.+))?", condition)
+    match = re.fullmatch(r"(!?)([\w.-]+)(?:(!=|>=|=|<|>|%|~)(.+))?", condition)
     assert match is not None, condition
     absent, name, operator, right = match.groups()
     if not operator:
@@ -68,7 +68,7 @@ def _holds(condition: str, value: Callable[[str], Any]) -> bool:
         number = float(1 if found is None else found)
     except (TypeError, ValueError, OverflowError):
         return False
-    return number < unit if operator == "<" else number > unit if operator == ">" else bool(unit and number % unit)
+    return {"<": number < unit, ">": number > unit, ">=": number >= unit, "%": bool(unit and number % unit)}[operator]
 
 
 def largest_divisor(number: int, most: int) -> int:

@@ -164,16 +164,16 @@ def fulfilled(setting: str, conditions: str) -> dict[str, Any]:
     """Return settings with which the conditions of a rule hold; settings that are not named are left out."""
     found: dict[str, Any] = {}
     for condition in (setting, *conditions.split()):
-        name, operator, right = re.fullmatch(r"([\w.-]+)(!=|[=<>%~])(.+)", condition).groups() if re.search(
+        name, operator, right = re.fullmatch(r"([\w.-]+)(!=|>=|[=<>%~])(.+)", condition).groups() if re.search(
             r"[=<>%~]", condition
         ) and not condition.startswith("!") else (condition, "", "")  # fmt: skip
         if name.startswith("!"):
             continue
         other = int(right) if right.isdigit() else 4
-        if operator in ("<", ">", "%") and not right.isdigit():
+        if operator in ("<", ">", ">=", "%") and not right.isdigit():
             found[right] = other
         value = {"": True, "=": right.split(",")[0], "!=": "none-of-them", "<": other - 1, ">": other + 1,
-                 "%": other + 1, "~": right}[operator]  # fmt: skip
+                 ">=": other, "%": other + 1, "~": f"{found.get(name, '')} {right}".strip()}[operator]  # fmt: skip
         if operator or name not in found:
             found[name] = {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
     return found
@@ -187,7 +187,7 @@ def test_every_rule_is_told_where_it_is_broken_and_nowhere_else(
     assert (setting, problem, right) in list(broken(kind, family, found.get))
     assert not list(broken(kind, family, {setting: False}.get))
     for condition in conditions.split():
-        name = re.split(r"!=|[=<>%~]", condition.removeprefix("!"))[0]
+        name = re.split(r"!=|>=|[=<>%~]", condition.removeprefix("!"))[0]
         if condition.startswith("!") and "~" not in condition:
             assert (setting, problem, right) not in list(broken(kind, family, {**found, name: "set"}.get))
     if family == "megatron":
