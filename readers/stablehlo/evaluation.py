@@ -284,38 +284,18 @@ class RegionWalk:
                          condition.operations[-1].operands), None)  # fmt: skip
         if compared is None or name_of(compared) != "compare" or len(compared.operands) != 2:
             return None
-        first, limit = compared.operands
-        if first not in condition.arguments or "LT" not in str((compared.words, compared.attributes)):
+        (first, limit), last = compared.operands, body.operations[-1].operands
+        is_less = "LT" in str((compared.words, compared.attributes))
+        if first not in condition.arguments or not is_less or len(last) != len(condition.arguments):
             return None
         at = condition.arguments.index(first)
-        end = self.number_in(condition, limit, given)
-        begin = integer(given[at])
-        step = self.step_of(body, at)
-        if end is None or begin is None or step is None or step < 1:
+        fixed = {name: (0, n) for k, name in enumerate(condition.arguments)
+                 if last[k] == body.arguments[k] and (n := integer(given[k])) is not None}  # fmt: skip
+        end, begin = LinearValues(self, fixed, condition).of(limit), integer(given[at])
+        step = LinearValues(self, {body.arguments[at]: (1, 0)}, body).of(last[at])
+        if end is None or end[0] or begin is None or step is None or step[0] != 1 or step[1] < 1:
             return None
-        return CountedLoop(at, begin, step, max(0, -(-(end - begin) // step)))
-
-    def number_in(self, region: HloRegion, name: str, given: Sequence[Any]) -> int | None:
-        """Return a value that a region reads, if it is a known integer."""
-        if name in region.arguments:
-            return integer(given[region.arguments.index(name)])
-        made = next((each for each in region.operations if name in each.results), None)
-        if made is not None:
-            return int(self.constant_of(made).reshape(-1)[0]) if name_of(made) == "constant" else None
-        try:
-            return integer(self.lookup(name))
-        except MspcError:
-            return None
-
-    def step_of(self, body: HloRegion, at: int) -> int | None:
-        """Return the number that every iteration adds to an argument."""
-        last = body.operations[-1]
-        name = last.operands[at] if at < len(last.operands) else ""
-        made = next((each for each in body.operations if name in each.results), None)
-        if made is None or name_of(made) != "add" or body.arguments[at] not in made.operands:
-            return None
-        others = [each for each in made.operands if each != body.arguments[at]]
-        return self.number_in(body, others[0], []) if len(others) == 1 and others[0] not in body.arguments else None
+        return CountedLoop(at, begin, step[1], max(0, -(-(end[1] - begin) // step[1])))
 
     def repeated(self, condition: HloRegion, body: HloRegion, given: Sequence[Any]) -> Sequence[Any]:
         """Return the values after a loop whose number of iterations only the run knows."""
@@ -507,8 +487,11 @@ class LinearValues:
     def of(self, name: str, depth: int = 0) -> tuple[int, int] | None:
         """Return the function of a value, None if it has another form."""
         made = self.made.get(name)
-        if name in self.known or made is None or depth > DEEPEST_CALLS:
+        if name in self.known or name in self.region.arguments or depth > DEEPEST_CALLS:
             return self.known.get(name)
+        if made is None:  # from outside
+            number = integer(self.walk.lookup(name))
+            return None if number is None else (0, number)
         kind = name_of(made)
         if kind == "constant":
             array = self.walk.constant_of(made)

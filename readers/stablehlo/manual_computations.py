@@ -36,7 +36,7 @@ from mspc.readers.stablehlo.kinds.contractions import dot_dimensions
 from mspc.readers.stablehlo.kinds.exchanges import reduction_of, rows_in
 from mspc.readers.stablehlo.kinds.indexing import GATHER_DIMENSIONS, SCATTER_DIMENSIONS, index_dimensions
 from mspc.readers.stablehlo.kinds.kind import integers, rows
-from mspc.readers.stablehlo.kinds.scalar_kinds import ELEMENTWISE_KINDS, emitted
+from mspc.readers.stablehlo.kinds.scalar_kinds import ELEMENTWISE_KINDS, bounded
 from mspc.readers.stablehlo.kinds.shapes import slice_limits
 from mspc.readers.stablehlo.module import HloModule, HloOperation, HloRegion, Words
 from mspc.readers.stablehlo.shardings import finer_axes, layout_of
@@ -334,11 +334,7 @@ def _at_starts(first: int, e: HloEmitter, made: HloOperation, given: Sequence[An
         return [*plain[:first], *[zero] * n, *plain[first:]]
     starts: list[Any] = []
     for start, most, size in zip(given[first:], shape[n:], sizes, strict=True):
-        dtype = e.type_of(start).dtype
-        low, high = (Known(np.full((1,) * n, k, dtype.numpy), own) for k in (0, most - size))
-        folded = e.folded("clamp", (low, start, high), (), own)
-        start = folded or emitted("minimum", e, (emitted("maximum", e, (start, low), own), high), own)
-        starts.append(e.whole(e.reshaped(e.whole(start), (*own, 1))))
+        starts.append(e.whole(e.reshaped(e.whole(bounded(e, start, most - size)), (*own, 1))))
     index = starts[0] if len(starts) == 1 else e.call(ops.Concat(n), tuple(starts))
     lead, rest = list(range(n)), list(range(n, len(shape)))
     names = SCATTER_DIMENSIONS if first == 2 else GATHER_DIMENSIONS

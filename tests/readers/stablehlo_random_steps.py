@@ -5,8 +5,9 @@
 
 `write` lowers each step plainly, with its inputs and JAX's results, and once more with shardings of its arguments and
 constraints on a mesh of one to three axes, of which it writes XLA's module after the partitioner, too, and the one that
-runs. `judge` compares the plain step with JAX's results (1e-10), the ranks of the sharded one with one device, and the
-two modules of XLA with the step. It prints a line for each step that differs or is refused, and counts.
+runs. `judge` compares the plain step with JAX's results (1e-10), the ranks of the sharded one with one device, the
+two modules of XLA with the step, and the bytes of mspc's ranks with those of XLA's last module. It prints a line for
+each step that differs, sends more or is refused, and counts.
 """
 
 from __future__ import annotations
@@ -30,9 +31,15 @@ from typing import Any
 import numpy as np
 
 from mspc import Tensor
+from mspc.analysis.cost.nodes import sent_bytes
+from mspc.commands.compile import find_call
+from mspc.commands.verify import programs_of_partitioned
+from mspc.compiler.program_figures import sent_by_ranks
+from mspc.ops.control.regions import nodes_with_times
+from mspc.output.programs import config_of
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.text_reader import read_module
-from tests.compiled_scripts import CompileOptions, verify_scale, verify_target
+from tests.compiled_scripts import CompileOptions, compile_call, verify_scale, verify_target
 
 TOLERANCE = 1e-10
 MESHES = ((2,), (4,), (8,), (2, 2), (4, 2), (2, 2, 2))
@@ -166,6 +173,20 @@ def of_xla(kind: str, path: Path) -> str:
     return ""
 
 
+def bytes_beside_xla(path: Path) -> str:
+    """Return the bytes that a rank sends in the mean and those of XLA's last module, if they are more, else ""."""
+    sharded = path.with_name(f"{path.stem}_sharded.mlir")
+    captured = find_call(str(sharded), CompileOptions()).captured
+    config = config_of(captured, captured.context.device_num)
+    own = sent_by_ranks(compile_call(captured.target, captured.args, config, None, captured.global_types)).mean
+    kinds = programs_of_partitioned(sharded, path.with_name(f"{path.stem}_final.hlo")).kinds
+    sent = sum(len(kind.ranks) * sent_bytes(node) * times.count for kind in kinds
+               for node, times in nodes_with_times(kind.graph)) / config.ranks  # fmt: skip
+    with path.with_name("bytes.txt").open("a") as file:
+        file.write(f"{path.stem} {own:.0f} {sent:.0f}\n")
+    return "" if own <= sent else f"{own:.0f} bytes, and XLA sends {sent:.0f}"
+
+
 def judged(judge: Callable[[Path], str], path: Path) -> str:
     """Return the difference that a judge finds, or its error."""
     try:
@@ -178,6 +199,7 @@ JUDGES: dict[Callable[[Path], str], str] = {
     beside_jax: "one device is equal to JAX", on_ranks: "ranks are equal to one device",
     partial(of_xla, "after"): "XLA's module after the partitioner is equal to the step",
     partial(of_xla, "final"): "XLA's last module is equal to the step",
+    bytes_beside_xla: "ranks send no more bytes than XLA's last module",
 }  # fmt: skip
 FLAGS = (
     "--xla_force_host_platform_device_count=8 --xla_dump_hlo_as_text --xla_dump_large_constants "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from mspc.ir.diagnostics import Location, MspcError
@@ -27,12 +28,15 @@ IDENTITIES = frozenset(("Sharding", "annotate_device_placement", "xla.sdy.FuncRe
 """Targets of custom calls that say where values are, and compute nothing."""
 MANUAL_ENDS = ("SPMDFullToShardShape", "SPMDShardToFullShape")
 """Targets of custom calls before and after the function of a manual computation, as the older partitioner reads it."""
+_LAPACK = re.compile(r"lapack_[sdcz](\w+)_ffi")
 _MAX_LISTED = 20
 
 
 def name_of(operation: HloOperation) -> str:
-    """Return the name of an operation in the table."""
-    return operation.name.removeprefix("stablehlo.").removeprefix("mhlo.")
+    """Return the name of an operation in the table; `lapack.getrf` for a call of `lapack_dgetrf_ffi`."""
+    name = operation.name.removeprefix("stablehlo.").removeprefix("mhlo.")
+    routine = _LAPACK.fullmatch(symbol(operation, "call_target_name")) if name == "custom_call" else None
+    return name if routine is None or (own := f"lapack.{routine[1]}") not in KINDS else own
 
 
 def kind_of(operation: HloOperation) -> Function | None:

@@ -1,9 +1,10 @@
-"""Products of matrices and convolutions, with their operands in the order of dimensions that mspc's operators take."""
+"""Products of matrices, convolutions and factorizations, with their operands as mspc's operators take them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -168,14 +169,62 @@ def transformed(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) ->
 
 def factored(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the Cholesky factor."""
-    found = e.call(ops.Cholesky(), e.whole(given[0]))
+    found = _lower(e, given[0])
     if flag(operation, "lower"):
         return [found]
     rank = len(e.shape_of(given[0]))
     return [e.transposed(found, (*range(rank - 2), rank - 1, rank - 2))]
 
 
+def _lower(e: HloEmitter, x: Any) -> Any:
+    """Return the lower Cholesky factor."""
+    is_complex = e.type_of(x).dtype.is_complex
+    return e.call(ops.LibraryFunction("complex_cholesky", ()) if is_complex else ops.Cholesky(), e.whole(x))
+
+
+# Routines of LAPACK, which JAX calls by name: options are letters.
+
+
+def _library(name: str, e: HloEmitter, options: Sequence[Any], *given: Any) -> Any:
+    return e.call(ops.LibraryFunction(name, tuple(options)), *given)
+
+
+def _orthogonal(e: HloEmitter, options: Mapping[str, str], x: Any, factors: Any) -> Sequence[Any]:
+    one = e.constant(np.eye(*e.shape_of(x)[-2:], dtype=e.type_of(x).dtype.numpy))
+    return [_library("reflected", e, (False, False), x, factors, one)]
+
+
+def _singular(e: HloEmitter, options: Mapping[str, str], x: Any) -> Sequence[Any]:
+    left, values, right = _library("svd", e, (options["mode"] != "S",), x)
+    return [x, values, left, right]
+
+
+def _triangular(e: HloEmitter, options: Mapping[str, str], *given: Any) -> Sequence[Any]:
+    transposed = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}[options["trans_x"]]
+    sides = (options["side"] == "L", options["uplo"] == "L", options["diag"] == "U")
+    return [e.host("triangular_solve", (*sides, transposed), *given)]
+
+
+ROUTINES: Mapping[str, Callable[..., Sequence[Any]]] = {
+    "potrf": lambda e, options, x: [{"L": _lower}[options["uplo"]](e, x)],  # JAX asks for no upper factor
+    "getrf": lambda e, options, x: _library("lu", e, (True,), x),
+    "geqrf": lambda e, options, x: _library("geqrf", e, (), x), "orgqr": _orthogonal, "ungqr": _orthogonal,
+    "gesdd": _singular, "trsm": _triangular,
+    **dict.fromkeys(("syevd", "heevd"), lambda e, options, x: _library("eigh", e, (options["uplo"] == "L",), x)[::-1]),
+}
+"""Results of routines by their names without the letter of the element type."""
+
+
+def routine(name: str, e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return the results of a routine. The last says if it failed: mspc's functions raise an error instead."""
+    options = {key: chr(value) for key, value in attribute(operation, "mhlo.backend_config", default={}).items()}
+    found = list(ROUTINES[name](e, options, *map(e.whole, given)))
+    others = map(tensor, operation.types[len(found) :])
+    return [*found, *(Known(np.zeros((1,) * type.rank, type.dtype.numpy), type.shape) for type in others)]
+
+
 CONTRACTION_KINDS: Kinds = {
+    **{f"lapack.{name}": partial(routine, name) for name in ROUTINES},
     "dot_general": product, "dot": product, "convolution": convolution, "triangular_solve": solved,
     "fft": transformed, "cholesky": factored,
 }  # fmt: skip

@@ -14,7 +14,8 @@ from mspc.ops.math.xla_functions import single_operation
 from mspc.readers.stablehlo.emitter import HloEmitter, Known, tensor
 from mspc.readers.stablehlo.kinds.kind import Kinds, integers, integers_in
 from mspc.readers.stablehlo.kinds.programs import program_of
-from mspc.readers.stablehlo.kinds.scalar_kinds import emitted
+from mspc.readers.stablehlo.kinds.reductions import several
+from mspc.readers.stablehlo.kinds.scalar_kinds import bounded, emitted
 from mspc.readers.stablehlo.kinds.shapes import known_numbers
 from mspc.readers.stablehlo.module import HloOperation, Words
 
@@ -43,16 +44,6 @@ def _indices(e: HloEmitter, indices: Any, index_dim: int) -> Any:
     return found if dtype in (INT32, INT64) else e.call(ops.Cast(), e.whole(found), INT64)
 
 
-def _bounded(e: HloEmitter, indices: Any, most: int) -> Any:
-    """Return indices within 0 and a largest one."""
-    type = e.type_of(indices)
-    low, high = (Known(np.array(n, type.dtype.numpy).reshape((1,) * type.rank), type.shape) for n in (0, most))
-    folded = e.folded("clamp", (low, indices, high), (), type.shape)
-    if folded is not None:
-        return folded
-    return emitted("minimum", e, (emitted("maximum", e, (indices, low), type.shape), high), type.shape)
-
-
 def gathered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return windows of a tensor at places."""
     x, indices = given[:2]
@@ -71,11 +62,11 @@ def gathered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Se
         window = iter(k for k in range(len(shape)) if k not in (*collapsed, *batching))
         own = [next(window) if d in offsets else "index" for d in range(type.rank)]
         if not batching and [k for k in own if k != dim] == labels:
-            places = _bounded(e, _indices(e, indices, index_dim), shape[dim] - 1)
+            places = bounded(e, _indices(e, indices, index_dim), shape[dim] - 1)
             return [e.reshaped(e.call(ops.Gather(), e.whole(x), e.whole(places), dim), type.shape)]
         is_last = (*batching, dim) == tuple(range(len(shape))) and not offsets and indices_batching == batching
         if is_last:
-            places = _bounded(e, _indices(e, indices, index_dim), shape[dim] - 1)
+            places = bounded(e, _indices(e, indices, index_dim), shape[dim] - 1)
             count = math.prod(type.shape[len(batching) :])
             flat = e.reshaped(places, (*shape[:dim], count))
             return [e.reshaped(e.call(ops.GatherD(), e.whole(x), dim, e.whole(flat)), type.shape)]
@@ -90,8 +81,7 @@ def scattered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> S
         found = _added(e, given, where)
         if found is not None:
             return [found]
-    found = e.host("scatter", (where, program), *given)
-    return [found] if len(operation.types) == 1 else list(found)
+    return several(e.host("scatter", (where, program), *given), operation)
 
 
 def _added(e: HloEmitter, given: Sequence[Any], where: tuple[Any, ...]) -> Any:

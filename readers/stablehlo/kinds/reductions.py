@@ -55,10 +55,10 @@ def reduced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Seq
         if native is not None and type.dtype.kind in kinds and len(operands) == 1:
             found = e.call(native(), e.whole(operands[0]), dims) if dims else operands[0]
             return [found if _changes_nothing(inits[0], name, nothing) else emitted(name, e, (found, inits[0]), shape)]
-    return _several(e.host("reduce", (tuple(dims), program), *operands, *inits), operation)
+    return several(e.host("reduce", (tuple(dims), program), *operands, *inits), operation)
 
 
-def _several(found: Any, operation: HloOperation) -> Sequence[Any]:
+def several(found: Any, operation: HloOperation) -> Sequence[Any]:
     """Return the results of an operation with one or more."""
     return [found] if len(operation.types) == 1 else list(found)
 
@@ -97,7 +97,7 @@ def windows_reduced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]
         found = _running_sum(e, operands[0], inits[0], window)
         if found is not None:
             return [found]
-    return _several(e.host("reduce_window", (window, program), *operands, *inits), operation)
+    return several(e.host("reduce_window", (window, program), *operands, *inits), operation)
 
 
 def _running_sum(e: HloEmitter, x: Any, init: Any, window: tuple[Any, ...]) -> Any:
@@ -129,7 +129,7 @@ def ordered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Seq
     dim = attribute(operation, "dimension", "dim", default=-1)
     dim = dim % max(1, len(e.shape_of(given[0])))
     program = program_of(e, operation.regions[0])
-    return _several(e.host("sort", (dim, program), *given), operation)
+    return several(e.host("sort", (dim, program), *given), operation)
 
 
 def greatest(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:

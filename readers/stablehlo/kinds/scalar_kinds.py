@@ -43,15 +43,14 @@ ORDERS: Mapping[str, Callable[[], Any]] = {
 
 def elementwise(name: str, e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the result of an elementwise operation."""
-    shape = tensor(operation.types[0]).shape
-    folded = e.folded(name, given, (), shape)
-    if folded is not None:
-        return [folded]
-    return [emitted(name, e, given, shape)]
+    return [emitted(name, e, given, tensor(operation.types[0]).shape)]
 
 
 def emitted(name: str, e: HloEmitter, given: Sequence[Any], shape: tuple[int, ...]) -> Any:
-    """Return the result of an operator for an elementwise operation."""
+    """Return the result of an elementwise operation: known numbers, or that of an operator."""
+    folded = e.folded(name, given, (), shape)
+    if folded is not None:
+        return folded
     kind = e.type_of(given[-1]).dtype.kind
     kinds, native = NATIVE.get(name, ("", None))
     if name in LOGICAL and kind in "biu" and not (kind in "iu" and name in NATIVE):
@@ -114,10 +113,14 @@ def selected(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Se
 def clamped(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     shape = tensor(operation.types[0]).shape
     low, x, high = (each if e.shape_of(each) == shape else _as_repeated(e, each, shape) for each in given)
-    folded = e.folded("clamp", (low, x, high), (), shape)
-    if folded is not None:
-        return [folded]
     return [emitted("minimum", e, (emitted("maximum", e, (low, x), shape), high), shape)]
+
+
+def bounded(e: HloEmitter, x: Any, most: int) -> Any:
+    """Return integers within 0 and a largest one."""
+    type = e.type_of(x)
+    low, high = (Known(np.full((1,) * type.rank, n, type.dtype.numpy), type.shape) for n in (0, most))
+    return emitted("minimum", e, (emitted("maximum", e, (x, low), type.shape), high), type.shape)
 
 
 def _as_repeated(e: HloEmitter, value: Any, shape: tuple[int, ...]) -> Any:

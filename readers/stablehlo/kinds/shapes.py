@@ -17,10 +17,10 @@ from mspc.readers.stablehlo.module import HloOperation
 
 
 def broadcast(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-    """Return a tensor that repeats its operand along new dimensions, and along those of size 1."""
-    shape = tensor(operation.types[0]).shape
-    dims = integers(operation, "dims", "broadcast_dimensions")
-    value = given[0]
+    """Return a tensor that repeats its operand along new dimensions, the first by default, and those of size 1."""
+    shape, value = tensor(operation.types[0]).shape, given[0]
+    last = range(len(shape) - len(e.shape_of(value)), len(shape))
+    dims = integers(operation, "dims", "broadcast_dimensions", default=last)
     if list(dims) != sorted(dims):
         order = sorted(range(len(dims)), key=lambda i: dims[i])
         value, dims = e.transposed(value, order), tuple(dims[i] for i in order)
@@ -70,8 +70,8 @@ def slice_limits(operation: HloOperation) -> tuple[tuple[int, ...], ...]:
 
 
 def sliced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-    """Return a slice with static limits."""
-    return [e.part(given[0], *slice_limits(operation))]
+    """Return a slice with static limits, which may be operands."""
+    return [e.part(given[0], *([known_numbers(e, operation, each) for each in given[1:]] or slice_limits(operation)))]
 
 
 def concatenated(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -86,7 +86,9 @@ def concatenated(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -
 
 
 def padded(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-    """Return a tensor with elements around and between its own."""
+    """Return a tensor with elements around and between its own; their numbers may be operands."""
+    if len(given) > 2:
+        return [padded_by(e, given[0], given[1], *(known_numbers(e, operation, each) for each in given[2:]))]
     low = integers(operation, "low", "edge_padding_low")
     high = integers(operation, "high", "edge_padding_high")
     inside = integers(operation, "interior", "interior_padding", default=(0,) * len(low))
@@ -155,13 +157,9 @@ def dynamic_part(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -
 
 def _taken(e: HloEmitter, x: Any, start: Any, d: int, size: int) -> Any:
     """Return elements along a dimension from a start on."""
-    if size == 1:
-        found = e.call(ops.Gather(), e.whole(x), start, d)
-        shape = e.shape_of(x)
-        return e.reshaped(found, (*shape[:d], 1, *shape[d + 1 :]))
-    dtype = e.type_of(start).dtype
-    places = e.call(ops.Add(), e.constant(np.arange(size, dtype=dtype.numpy)), start)
-    return e.call(ops.Gather(), e.whole(x), places, d)
+    dtype, shape = e.type_of(start).dtype, e.shape_of(x)
+    places = start if size == 1 else e.call(ops.Add(), e.constant(np.arange(size, dtype=dtype.numpy)), start)
+    return e.reshaped(e.call(ops.Gather(), e.whole(x), places, d), (*shape[:d], size, *shape[d + 1 :]))
 
 
 def updated_part(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -210,31 +208,11 @@ def known_numbers(e: HloEmitter, operation: HloOperation, value: Any) -> tuple[i
     return tuple(int(n) for n in np.broadcast_to(value.base, value.shape).reshape(-1))
 
 
-def resliced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-    """Return a slice whose limits are operands."""
-    begin, end, step = (known_numbers(e, operation, each) for each in given[1:])
-    return [e.part(given[0], begin, end, step)]
-
-
-def repadded(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-    """Return a padded tensor; the numbers of elements around it are operands."""
-    low, high, inside = (known_numbers(e, operation, each) for each in given[2:])
-    return [padded_by(e, given[0], given[1], low, high, inside)]
-
-
-def repeated_ahead(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-    """Return a tensor that repeats its operand along new first dimensions."""
-    shape = tensor(operation.types[0]).shape
-    own = e.shape_of(given[0])
-    operation.attributes.setdefault("dims", list(range(len(shape) - len(own), len(shape))))
-    return broadcast(e, operation, given)
-
-
 SHAPE_KINDS: Kinds = {
     "broadcast_in_dim": broadcast, "reshape": reshaped, "bitcast": in_memory, "transpose": transposed, "slice": sliced,
     "concatenate": concatenated, "pad": padded, "iota": counted, "reverse": reversed_along,
     "dynamic_slice": dynamic_part, "dynamic_update_slice": updated_part,
-    "get_dimension_size": dimension_size, "broadcast": repeated_ahead, "dynamic_reshape": reshaped,
-    "dynamic_broadcast_in_dim": broadcast, "dynamic_iota": counted, "dynamic_pad": repadded,
-    "real_dynamic_slice": resliced,
+    "get_dimension_size": dimension_size, "broadcast": broadcast, "dynamic_reshape": reshaped,
+    "dynamic_broadcast_in_dim": broadcast, "dynamic_iota": counted, "dynamic_pad": padded,
+    "real_dynamic_slice": sliced,
 }  # fmt: skip

@@ -106,6 +106,24 @@ def test_shapes_and_products(operation: str, type: str, expected: Any, arrays: d
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
+def test_factorizations_by_lapack() -> None:
+    """Calls of routines as JAX writes them; the factors make the matrix again."""
+    square, sides = "tensor<2x3x3xf32>", "tensor<2x3xf32>"
+    x = numbers(2, 3, 3) @ numbers(2, 3, 3).swapaxes(-1, -2) + 4 * np.eye(3, dtype=np.float32)
+    body = "".join(
+        f"    {name} = stablehlo.custom_call @lapack_s{routine}_ffi({given}) {{mhlo.backend_config = {{{options}}}}} : "
+        f"({types}) -> ({results})\n" for name, routine, given, options, types, results in (
+            ("%c:2", "potrf", "%x", "uplo = 76 : ui8", square, f"{square}, tensor<2xi32>"),
+            ("%e:3", "syevd", "%x", "mode = 86 : ui8, uplo = 76 : ui8", square, f"{square}, {sides}, tensor<2xi32>"),
+            ("%q:2", "geqrf", "%x", "", square, f"{square}, {sides}"),
+            ("%o", "orgqr", "%q#0, %q#1", "", f"{square}, {sides}", square)))  # fmt: skip
+    names = [("%c#0", square), ("%e#0", square), ("%e#1", sides), ("%q#0", square), ("%o", square)]
+    factor, vectors, values, upper, orthogonal = computed(body, names, x=x)
+    for found in (factor @ factor.swapaxes(-1, -2), vectors * values[:, None] @ vectors.swapaxes(-1, -2),
+                  orthogonal @ np.triu(upper)):  # fmt: skip
+        np.testing.assert_allclose(found, x, rtol=1e-4, atol=1e-5)
+
+
 def region(operation: str, type: str = "f32") -> str:
     """Return a region that puts two numbers together."""
     return (f"({{\n    ^bb0(%p: tensor<{type}>, %q: tensor<{type}>):\n      %r = stablehlo.{operation} %p, %q : "
