@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) @name@(
         begins += lookup.begins + group / MIDDLE * (size + 1) + place;
         const Index batch = number * BATCH + group / MIDDLE;
         add_sorted(total, (const T*)lookup.rows + group * COUNT * INNER * V, lookup, sorted + batch * COUNT,
-                   sums + ((Index)number * GROUPS + group) * TILES * INNER * V, begins[0], begins[1], i, share);
+                   sums, (Index)number * GROUPS + group, begins[0], begins[1], i, share);
     }
     join_shares(total);
     if (!there || share) return;

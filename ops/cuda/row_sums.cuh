@@ -45,6 +45,9 @@ template <int N, int STEP> __device__ __forceinline__ void add_named(
                 }
 }
 
+// The sums of rows that fill a tile of TILE names; those of FAN full tiles of one place are at `LARGE` behind them.
+constexpr Index TILES = COUNT < TILE ? 1 : COUNT / TILE, LARGE_TILES = TILES < FAN ? 1 : TILES / FAN;
+constexpr Index LARGE = (Index)LOOKUPS * GROUPS * TILES * INNER * V;
 extern "C" __global__ void __launch_bounds__(BLOCK) add_tiles(const Lookup* table, const u64* sorted, A* sums) {
     const Index at = (Index)blockIdx.x * BLOCK + threadIdx.x;
     if (at >= (Index)LOOKUPS * GROUPS * TILES * INNER) return;
@@ -61,19 +64,51 @@ extern "C" __global__ void __launch_bounds__(BLOCK) add_tiles(const Lookup* tabl
     for (int j = 0; j < V; ++j) sums[at * V + j] = total[0][j];
 }
 
-// Adds the sorted rows from `begin` to `end` of a group up: their packs i, i + APART and so on, EACH of them. The lane
-// `share` of SHARE has its part: from the begin to the first tile, the tiles that are full, and what remains.
-__device__ __forceinline__ void add_sorted(A (&total)[EACH][V], const T* rows, const Lookup& lookup, const u64* sorted,
-                                           const A* sums, int begin, int end, Index i, int share) {
-    int first = (begin + TILE - 1) / TILE * TILE, last = end / TILE * TILE;
-    if (first >= last) first = last = end;
-#pragma unroll UNROLL
-    for (int n = begin + share; n < first; n += SHARE * AHEAD)
-        add_named<EACH, SHARE>(total, rows, lookup, sorted, n, first, i);
-    for (int n = first / TILE + share; n < last / TILE; n += SHARE)
+
+extern "C" __global__ void __launch_bounds__(BLOCK) add_large_tiles(const Lookup* table, const u64* sorted, A* sums) {
+    const Index at = (Index)blockIdx.x * BLOCK + threadIdx.x;
+    if (at >= (Index)LOOKUPS * GROUPS * LARGE_TILES * INNER) return;
+    const Index i = at % INNER, tile = at / INNER % LARGE_TILES, group = at / INNER / LARGE_TILES;
+    const u64* mine = sorted + group / MIDDLE * COUNT + tile * FAN * TILE;
+    const int place = place_of_name(mine[0]);
+    if (place == NONE || place != place_of_name(mine[FAN * TILE - 1])) return;
+    const A* const small = sums + ((group * TILES + tile * FAN) * INNER + i) * V;
+    A total[V];
+    for (int j = 0; j < V; ++j) total[j] = NEUTRAL;
+#pragma unroll 4
+    for (int n = 0; n < FAN; ++n)
+        for (int j = 0; j < V; ++j) total[j] = How::of(total[j], small[(Index)n * INNER * V + j]);
+    for (int j = 0; j < V; ++j) sums[LARGE + at * V + j] = total[j];
+}
+
+// Adds the sums of tiles from `begin` to `end` up, every SHARE-th of them.
+__device__ __forceinline__ void add_sums(A (&total)[EACH][V], const A* sums, int begin, int end, Index i, int share) {
+#pragma unroll 4
+    for (int n = begin + share; n < end; n += SHARE)
         for (int e = 0; e < EACH; ++e)
             for (int j = 0; j < V; ++j)
                 total[e][j] = How::of(total[e][j], sums[((Index)n * INNER + i + e * APART) * V + j]);
+}
+// Adds the sorted rows from `begin` to `end` of a group up: their packs i, i + APART and so on, EACH of them. The lane
+// `share` of SHARE has its part: from the begin to the first tile, the tiles that are full, and what remains.
+__device__ __forceinline__ void add_sorted(A (&total)[EACH][V], const T* rows, const Lookup& lookup, const u64* sorted,
+                                           const A* sums, Index group, int begin, int end, Index i, int share) {
+    int first = (begin + TILE - 1) / TILE * TILE, last = end / TILE * TILE;
+    if (first >= last) first = last = end;
+    const A* const small = sums + group * TILES * INNER * V;
+    int tile = first / TILE;
+    if (FAN > 1) {
+        const int large = (tile + FAN - 1) / FAN, behind = last / TILE / FAN;
+        if (large < behind) {
+            add_sums(total, small, tile, large * FAN, i, share);
+            add_sums(total, sums + LARGE + group * LARGE_TILES * INNER * V, large, behind, i, share);
+            tile = behind * FAN;
+        }
+    }
+#pragma unroll UNROLL
+    for (int n = begin + share; n < first; n += SHARE * AHEAD)
+        add_named<EACH, SHARE>(total, rows, lookup, sorted, n, first, i);
+    add_sums(total, small, tile, last / TILE, i, share);
 #pragma unroll UNROLL
     for (int n = last + share; n < end; n += SHARE * AHEAD)
         add_named<EACH, SHARE>(total, rows, lookup, sorted, n, end, i);

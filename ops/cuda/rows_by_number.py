@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -205,10 +206,12 @@ def _places(lookup: RowLookup) -> tuple[int, int, int]:
 # up first, by threads of their own, and if places have many rows on average, several lanes share one.
 
 
-_TILE = 16
-"""Minimum number of sorted rows that are added up early."""
+_TILE, _SMALL = 16, 64
+"""Minimum number of sorted rows that are added up early; their number if equal sums of several are added up, too."""
 _FULL = 4096
 """Packs of sums per multiprocessor from which rows that are looked up keep memory busy without sharing."""
+_NARROW, _FEW = 128, 1 << 21
+"""Elements of all lanes' rows, and of all sums, up to which lanes share an index of fewer rows: some have many."""
 _ABREAST = 8
 """Packs of a row that neighbouring threads should have."""
 
@@ -227,12 +230,7 @@ def add_rows_of_several(device: Device, name: str, several: Sequence[NamedRows],
     for one in several:
         if math.prod(one.out.shape):
             kinds.setdefault(alike(one), []).append(one)
-    return in_order(*[_launch(device, name, own, held) for own in kinds.values()]) if kinds else None
-
-
-def edge_sums(device: Device, edges: NamedRows, names: Array, begins: Array) -> Launch:
-    """Return the launch of the sums of the rows of edges, in the order that `order_rows` gave."""
-    return _launch(device, "edge_sums", [edges], 0, (names, begins))
+    return in_order(*[added_rows(device, name, own, held) for own in kinds.values()]) if kinds else None
 
 
 def alike(one: NamedRows) -> Hashable:
@@ -244,18 +242,20 @@ def alike(one: NamedRows) -> Hashable:
 
 def share_of(lookup: RowLookup) -> int:
     """Return the number of lanes that share an index."""
-    share = 1
-    while share < 32 and share * 8 <= lookup.count // lookup.size:
+    share, most = 1, min(_NARROW // max(1, lookup.inner), _FEW // max(1, lookup.inner * lookup.size))
+    while share < 32 and share * (2 if share < most else 8) <= lookup.count // lookup.size:
         share *= 2
     return share
 
 
-def tile_of(count: int) -> int:
-    """Return how many sorted rows are added up first in a lookup of `count`."""
-    tile = _TILE
-    while tile * tile * 32 < count:
-        tile *= 2
-    return tile
+def tiles_of(count: int) -> tuple[int, int, int, int]:
+    """Return how many sorted rows are added up first in a lookup of `count`, and how many such sums there are; how many
+    of these are added up then, and how many sums that makes. So no thread adds up many, whatever places rows have."""
+    most = _TILE
+    while most * most * 32 < count:
+        most *= 2
+    tile, fan = min(most, _SMALL), 4 * most // _SMALL if most > _SMALL else 1
+    return tile, count // tile, fan, count // (tile * fan) if fan > 1 else 0
 
 
 def sum_source(sums: Sequence[NamedRows], lanes: int, each: int, share: int) -> str:
@@ -266,35 +266,37 @@ def sum_source(sums: Sequence[NamedRows], lanes: int, each: int, share: int) -> 
     table, sources, weights = edges.lookup, edges.sources, edges.weights
     most = max(lookup.count, table.size, *(one.lookup.size for one in sums))
     elements = max(len(sums) * lookup.count, most) * lookup.batch * lookup.middle * lookup.inner
-    packs, tile = lookup.inner // lanes, tile_of(lookup.count)
+    packs, (tile, _, fan, _) = lookup.inner // lanes, tiles_of(lookup.count)
     return definitions(T=dtype, A=accumulating_type(dtype), Index=index_type(elements)) + head(sums) + definitions(
-        MIDDLE=lookup.middle, INNER=packs, V=lanes, TILE=tile, TILES=max(1, lookup.count // tile),
-        SHARE=share, EACH=each, APART=packs // each, LOOKS_UP=sources is not None, SOURCES=table.size,
-        SOURCES_OFFSET=table.offset, SOURCES_TOTAL=table.total, WEIGHTED=weights is not None, HEAD=packs // edges.heads,
+        MIDDLE=lookup.middle, INNER=packs, V=lanes, TILE=tile, FAN=fan, SHARE=share, EACH=each, APART=packs // each,
+        LOOKS_UP=sources is not None, SOURCES=table.size, SOURCES_OFFSET=table.offset, SOURCES_TOTAL=table.total,
+        WEIGHTED=weights is not None, HEAD=packs // edges.heads,
         S="int" if sources is None else dtype_of(sources.dtype),
         W=dtype if weights is None else dtype_of(weights.dtype),
     ) + combining(sums[0].how, dtype) + source_text("ops/cuda/row_sums.cuh")  # fmt: skip
 
 
 def bytes_of_tiles(sums: Sequence[NamedRows]) -> int:
-    """Return the bytes of the sums that `add_tiles` makes."""
+    """Return the bytes of the sums that `adding_tiles` makes."""
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
-    groups = len(sums) * lookup.batch * lookup.middle
-    return groups * (lookup.count // tile_of(lookup.count)) * lookup.inner * max(4, dtype.itemsize)
+    _, tiles, _, large = tiles_of(lookup.count)
+    return len(sums) * lookup.batch * lookup.middle * (tiles + large) * lookup.inner * max(4, dtype.itemsize)
 
 
 def adding_tiles(device: Device, source: str, sums: Sequence[NamedRows], packs: int, arrays: list[Array]) -> Launch:
-    """Return the launch of `add_tiles` if there are any. arrays: table, sorted names, and the sums of tiles."""
+    """Return the launch that adds up tiles, if there are any. arrays: table, sorted names, and the sums of tiles."""
     lookup = sums[0].lookup
-    tiles = len(sums) * lookup.batch * lookup.middle * (lookup.count // tile_of(lookup.count))
-    if not tiles:
-        return lambda: None
-    ahead = device.kernel(source, "add_tiles")
-    return lambda: ahead(grid_of(-(-tiles * packs // BLOCK)), BLOCK, arrays)
+    groups, (_, tiles, _, large) = len(sums) * lookup.batch * lookup.middle, tiles_of(lookup.count)
+    return all_of([
+        partial(device.kernel(source, kernel), grid_of(-(-groups * count * packs // BLOCK)), BLOCK, arrays)
+        for kernel, count in (("add_tiles", tiles), ("add_large_tiles", large))
+        if count
+    ])  # fmt: skip
 
 
-def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int,
-            order: tuple[Array, Array] | None = None) -> Launch:  # fmt: skip
+def added_rows(device: Device, name: str, sums: Sequence[NamedRows], held: int,
+               order: tuple[Array, Array] | None = None) -> Launch:  # fmt: skip
+    """Return the launch of sums that are `alike`, in the order of `order_rows` if that is given."""
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
     based, heads = sums[0].base is not None, 1 if sums[0].edges is None else sums[0].edges.heads
     arrays = [a for one in sums for a in (one.rows, one.out, *([] if one.base is None else [one.base]))]
@@ -441,8 +443,6 @@ def _source(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], gradient: 
 
 
 # One CUDA kernel gathers rows from many tables, and rounds those with a narrower result.
-
-
 
 
 def look_up(device: Device, several: Sequence[NamedRows]) -> Launch | None:

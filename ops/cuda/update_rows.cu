@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) update_rows(
     for (int e = 0; e < EACH; ++e)
         for (int j = 0; j < V; ++j) total[e][j] = NEUTRAL;
     if (place != NONE)
-        add_sorted(total, (const T*)table[number].rows, table[number], sorted, sums + number * TILES * INNER * V, n,
+        add_sorted(total, (const T*)table[number].rows, table[number], sorted, sums, number, n,
                    end_of_place(sorted, n), i, share);
     join_shares(total);
     if (place == NONE || share) return;

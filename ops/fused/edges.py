@@ -135,7 +135,7 @@ class EdgeSums(_OverEdges):
         )  # fmt: skip
         summed = RowLookup(1, 1, self.shape[0], width, count)
         named = gpu.rows_by_number.NamedRows(summed, table, names, out, edges=edges, how=HOW[self.combine])
-        return gpu.rows_by_number.edge_sums(device, named, names, begins)
+        return gpu.rows_by_number.added_rows(device, "edge_sums", [named], 0, (names, begins))
 
 
 class EdgeProducts(_OverEdges):

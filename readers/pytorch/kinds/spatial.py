@@ -218,21 +218,14 @@ def averaged_in_space(self: Any, size: Any, stride: Any, padding: Any, ceil: Any
     return functional.avg_pool3d(self, size, stride or None, padding, ceil, counts, divisor)
 
 
-def averaged_adaptively(self: Any, output_size: Any) -> Any:
-    """Means of so many windows that cover the image."""
-    sizes = tuple(output_size)
-    if sizes == (1, 1):
-        return ops.ReduceMean(True)(self, (-2, -1))
-    if sizes == self.shape[-2:]:
+def averaged_adaptively(self: Any, output_size: Any, dims: int) -> Any:
+    """Return the means of so many windows that cover the last `dims` dimensions."""
+    sizes = _several(output_size, dims)
+    if set(sizes) == {1}:
+        return ops.ReduceMean(True)(self, tuple(range(-dims, 0)))
+    if sizes == self.shape[-dims:]:
         return self
-    return functional.adaptive_avg_pool2d(self, sizes)
-
-
-def averaged_along(self: Any, output_size: Any) -> Any:
-    """Means of so many windows that cover the last dimension."""
-    if _one(output_size) == 1:
-        return ops.ReduceMean(True)(self, -1)
-    return functional.adaptive_avg_pool1d(self, _one(output_size))
+    return getattr(functional, f"adaptive_avg_pool{dims}d")(self, sizes if dims > 1 else sizes[0])
 
 
 def sizes_of(input: Any, size: Any, factors: Any) -> Any:
@@ -411,11 +404,12 @@ IMAGES = tuple(map(_taken_alone, (
     row("avg_pool3d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
         "divisor_override=None", averaged_in_space),
     row("adaptive_avg_pool3d.default _adaptive_avg_pool3d.default", "self, output_size",
-        functional.adaptive_avg_pool3d),
+        partial(averaged_adaptively, dims=3)),
     row("avg_pool2d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
         "divisor_override=None", averaged),
-    row("adaptive_avg_pool2d.default _adaptive_avg_pool2d.default", "self, output_size", averaged_adaptively),
-    row("adaptive_avg_pool1d.default", "self, output_size", averaged_along),
+    row("adaptive_avg_pool2d.default _adaptive_avg_pool2d.default", "self, output_size",
+        partial(averaged_adaptively, dims=2)),
+    row("adaptive_avg_pool1d.default", "self, output_size", partial(averaged_adaptively, dims=1)),
     row("adaptive_max_pool2d.default", "self, output_size",
         lambda self, output_size: functional.adaptive_max_pool2d(self, tuple(output_size), True)),
     *(resizing(*each) for each in RESIZED),
