@@ -52,7 +52,7 @@ def run_global(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray
 
 def steps_global(graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
     """The same for several steps: inputs come from each step's feeds, parameters from those of the first."""
-    if any(isinstance(node.op, Gradient) for each in graph.graphs() for node in each.nodes):
+    if any(isinstance(node.op, Gradient) for node in graph.all_nodes()):
         Grad().run(graph)
     backend = SimpleNamespace(xp=np, comm=None, step=0)
     held = {p: padded_slice(p, feeds[0][p.name]).copy() for p in graph.parameters if p.kind != "input"}

@@ -130,6 +130,4 @@ def test_what_is_sharded_calls_what_is_sharded_in_graph_mode_alone(tmp_path: Pat
     assert names(compiled_as(tmp_path, HEAD + NESTED)[0].graph).count("Exp") == 2
     error = error_of(compiled_as, tmp_path, HEAD + "ms.set_context(mode=ms.PYNATIVE_MODE)\n" + NESTED)
     assert error.kind is RuntimeError
-    assert error.message == (
-        "a function that shard() gave calls another one, which PyNative mode does not take"
-    )
+    assert error.message == "a function that shard() gave calls another one, which PyNative mode does not take"

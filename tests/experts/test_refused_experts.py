@@ -39,6 +39,7 @@ class Net(nn.Cell):
     def construct(self, x, given):
 """
 GROUPED = "        return self.grouped([x], [self.w], None, None, None, None, None, given)[0]\n"
+SHARDED = GROUPED + "net = Net()\nnet.grouped.shard(((1, 1), (2, 1, 1), (1,)))"
 ROOM = """        slots = ops.tensor_scatter_update(ops.zeros((9, 4), ms.float64), given.expand_dims(-1), x)[:8]
         found = self.batched(slots.reshape(8, 1, 4), self.w).reshape(8, 4)
         return ops.gather(ops.cat((found, ops.zeros((1, 4), ms.float64)), 0), given, 0)
@@ -61,21 +62,18 @@ CASES = {
         "TopKRouter: expert 9 is chosen, there are 8",
     ),
     "groups that end behind the last row": (
-        GROUPED + "net = Net()\nnet.grouped.shard(((1, 1), (2, 1, 1), (1,)))", "np.arange(8) * 3", 2,
-        "an expert's rows end at 9, but there are 8 rows",
+        SHARDED, "np.arange(8) * 3", 2, "an expert's rows end at 9, but there are 8 rows",
     ),
     "a slot that there is not": (
         ROOM + "net = Net()\nnet.batched.shard(((2, 1, 1), (2, 1, 1)))", "np.arange(8) + 2", 2,
         "place 9 is named, but there are 9",
     ),
     "room for less than even shares": (
-        GROUPED + "net = Net()\nnet.grouped.shard(((1, 1), (2, 1, 1), (1,)))\n"
-        "net.grouped.add_prim_attr('most_rows', 0.5)", "np.arange(1, 9)", 2,
+        SHARDED + "\nnet.grouped.add_prim_attr('most_rows', 0.5)", "np.arange(1, 9)", 2,
         "most_rows is 0.5, not a number from 1 on",
     ),
     "more rows than there is room for": (
-        GROUPED + "net = Net()\nnet.grouped.shard(((1, 1), (2, 1, 1), (1,)))\n"
-        "net.grouped.add_prim_attr('most_rows', 1.0)", "np.full(8, 8)", 2,
+        SHARDED + "\nnet.grouped.add_prim_attr('most_rows', 1.0)", "np.full(8, 8)", 2,
         "8 rows of part 0 of the batch go to the experts of rank 0 of 2, and most_rows leaves room for 4",
     ),
 }  # fmt: skip

@@ -366,5 +366,5 @@ def test_a_stage_works_in_the_order_of_its_schedule(schedule: str) -> None:
 
 def test_equal_layers_of_a_stage_are_one_graph_whichever_line_gives_the_stage() -> None:
     for graph in graphs("1f1b", MEMORY_STAGES, Folded):
-        loops = [node for each in graph.graphs() for node in each.nodes if isinstance(node.op, Scan)]
+        loops = [node for node in graph.all_nodes() if isinstance(node.op, Scan)]
         assert {node.op.turns for node in loops} == {LAYERS // MEMORY_STAGES}

@@ -106,9 +106,7 @@ def test_ranks_that_hold_different_compiles_do_not_start() -> None:
     World(3).run(lambda comm: agree(comm, "same"))
     error = error_of(lambda: World(3).run(lambda comm: agree(comm, "other" if comm.rank == 2 else "same")))
     assert error.exit_status == 2
-    assert error.message == (
-        "the ranks hold graphs of different compiles: rank 2 and rank 0 differ; rank 0 holds same"
-    )
+    assert error.message == "the ranks hold graphs of different compiles: rank 2 and rank 0 differ; rank 0 holds same"
 
 
 def test_one_rank_that_cannot_start_stops_all_with_its_own_message() -> None:

@@ -145,9 +145,8 @@ def test_options_that_say_nothing_here(folder: Path) -> None:
 def test_edited_and_missing_files_are_said_on_the_page(folder: Path) -> None:
     path = execute(folder, 1)
     path.write_text(path.read_text() + "# edited\n")
-    assert facts_of("graphs", ViewOptions())["notes"] == [
-        f"edited since they were compiled: {path.relative_to(folder)}"
-    ]
+    (note,) = facts_of("graphs", ViewOptions())["notes"]
+    assert note == f"edited since they were compiled: {path.relative_to(folder)}"
 
 
 def test_a_folder_that_does_not_lead_to_its_program_says_what_is_missing(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_what_is_drawn_again_in_the_gradient_is_what_was_drawn(op: For | Scan, m
         return total_of(op, [VECTOR, VECTOR], graph("body", [*lead, VECTOR, VECTOR], turn))
 
     made = assert_gradients(make, [0, 1])
-    drawn = [node for each in made.graphs() for node in each.nodes if isinstance(node.op, Dropout)]
+    drawn = [node for node in made.all_nodes() if isinstance(node.op, Dropout)]
     assert len(drawn) == 1 + marked
 
 
@@ -216,7 +216,7 @@ def test_a_gradient_that_the_script_gives_inside_of_a_loop() -> None:
     Simplify().run(made)
     (found,) = run(checked(made), arrays_for(make()))
     np.testing.assert_allclose(found, np.full(3, 125.0))
-    names = {node.op.name for each in made.graphs() for node in each.nodes}
+    names = {node.op.name for node in made.all_nodes()}
     assert not names & {"OwnGradient", "GradientPlaceholder", "Gradient"}
 
 

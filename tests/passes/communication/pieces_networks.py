@@ -139,7 +139,7 @@ def compare(case: Case) -> int:
     feeds = {name: 0.3 * array if array.dtype.kind == "f" else array for name, array in random_feeds(graph).items()}
     one = run_global(copied(graph), feeds)
     find_pass("choose_pieces", {"number": case.number}).run(graph)
-    marked = [node.attrs["pieces"] for each in graph.graphs() for node in each.nodes if "pieces" in node.attrs]
+    marked = [node.attrs["pieces"] for node in graph.all_nodes() if "pieces" in node.attrs]
     assert set(marked) <= {case.number}
     for a, b in zip(one, run_on_ranks(graph, feeds, names), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-10 * np.abs(a).max())

@@ -238,5 +238,4 @@ def network(size: int, turns: int) -> Graph:
 def test_a_step_of_many_elements_is_fused(size: int, turns: int, fused: bool) -> None:
     found = network(size, turns)
     assert find_pass("fuse_large_rows").run(found) is fused
-    nodes = [node for each in found.graphs() for node in each.nodes]
-    assert any(isinstance(node.op, FusedElementwise) for node in nodes) is fused
+    assert any(isinstance(node.op, FusedElementwise) for node in found.all_nodes()) is fused

@@ -74,7 +74,7 @@ def test_each_draws_numbers_of_its_own() -> None:
 def test_numbers_are_given_once_and_stand_in_the_text() -> None:
     made = nested()
     assert number_calls(made)
-    numbers = [node.attrs.get(CALL) for each in made.graphs() for node in each.nodes if node.regions]
+    numbers = [node.attrs.get(CALL) for node in made.all_nodes() if node.regions]
     given = [number for number in numbers if number]
     assert sorted(given) == list(range(1, len(given) + 1))
     assert not number_calls(made)
@@ -113,7 +113,7 @@ def test_gradients_read_what_each_drew(marked: bool) -> None:
         return made
 
     made = assert_gradients(make, [0, 1])
-    assert sum(isinstance(node.op, Dropout) for each in made.graphs() for node in each.nodes) == 1 + marked
+    assert sum(isinstance(node.op, Dropout) for node in made.all_nodes()) == 1 + marked
     made = with_gradients(make, [0])
     PassManager().run(made, [Grad()])
     calls = [node for node in made.nodes if node.regions]

@@ -42,7 +42,7 @@ def test_a_scan(turns: int, last_first: bool) -> None:
     nodes = graph.nodes
     names = [node.op.name for node in nodes]
     assert names.count("Tanh") == (turns if turns <= FEW else 0)
-    assert not {"Gather", "ReverseV2"} & {node.op.name for each in graph.graphs() for node in each.nodes}
+    assert not {"Gather", "ReverseV2"} & {node.op.name for node in graph.all_nodes()}
     carried = [node for node in nodes if node.op.name == "Scan"]
     assert all(node.op.reverse == last_first for node in carried)  # rows are read and stacked in the loop's order
     assert not carried or "Stack" not in names  # the loop gives its rows as one tensor

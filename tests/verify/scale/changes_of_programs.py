@@ -31,7 +31,7 @@ from tests.verify.scale.changes_of_nodes import (
 
 def numbered(graph: Graph) -> None:
     """Give all nodes of a graph and its regions their numbers."""
-    for number, node in enumerate(node for each in graph.graphs() for node in each.nodes):
+    for number, node in enumerate(graph.all_nodes()):
         node.attrs[PLACE] = number
 
 

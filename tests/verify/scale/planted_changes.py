@@ -200,7 +200,7 @@ def _words(found: ScaleProof) -> str:
 
 def _by_place(graph: Graph) -> dict[int, Node]:
     """The nodes of a program by their numbers."""
-    return {node.attrs[PLACE]: node for each in graph.graphs() for node in each.nodes}
+    return {node.attrs[PLACE]: node for node in graph.all_nodes()}
 
 
 def _handed_inside(before: Mapping[int, Node], nodes: Sequence[Node]) -> list[Parameter]:
@@ -248,8 +248,7 @@ def _near(graphs: Sequence[Graph], rank: int, values: Sequence[Value], compared:
 
 
 def _received(graph: Graph, sent: SendToStage) -> list[Node]:
-    nodes = [node for each in graph.graphs() for node in each.nodes]
-    return [n for n in nodes if isinstance(n.op, ReceiveFromStage) and n.op.sr_tag == sent.sr_tag]
+    return [n for n in graph.all_nodes() if isinstance(n.op, ReceiveFromStage) and n.op.sr_tag == sent.sr_tag]
 
 
 @contextlib.contextmanager

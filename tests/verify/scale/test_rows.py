@@ -161,7 +161,7 @@ def test_rows_that_all_go_one_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def small(*given: Any, **named: Any) -> Any:
         programs = small_programs(*given, **named)
-        nodes = [node for kind in programs[1] for graph in kind.graph.graphs() for node in graph.nodes]
+        nodes = [node for kind in programs[1] for node in kind.graph.all_nodes()]
         made.extend(node.op.room for node in nodes if isinstance(node.op, ExpertPlaces))
         return programs
 
