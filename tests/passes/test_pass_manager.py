@@ -135,7 +135,7 @@ def test_networks_equal_one_device(part: int) -> None:
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 def test_indexed_networks_equal_one_device(device: str) -> None:
     """Scans, lookups and sums of rows, fused, with gradients: hubs, duplicates, no integers, and integers of no row."""
-    seeds = [seed for seeds in random_networks.batches(SEED + 1, share_of(2000, 40)) for seed in seeds]
+    seeds = [seed for seeds in random_networks.batches(SEED + 2, share_of(2000, 40)) for seed in seeds]
     found = random_networks.check_all(seeds, partial(RandomNetwork, pieces=INDEXED, ranks=(1, 2, 4)), device=device)
     assert found.lines == []
     assert found.operators >= {*SCANS, *SUMS, "ScatterElements"}
