@@ -258,6 +258,8 @@ def _chunks(members: Members, kind: tuple[DType, ...]) -> Any:
 
 _COMBINED = {
     "add": "total[k] + given[k]",
+    "subtract": "total[k] - given[k]",
+    "multiply": "total[k] * given[k]",
     "maximum": "given[k] != given[k] || given[k] > total[k] ? given[k] : total[k]",
     "minimum": "given[k] != given[k] || given[k] < total[k] ? given[k] : total[k]",
 }
@@ -277,7 +279,7 @@ def row_sums_call(op: Op, types: Sequence[TensorType]) -> RowSumsCall | None:
     """Return the rows that an operator combines, or None if it combines none by one integer each."""
     if isinstance(op, RowSums):
         return RowSumsCall(op.lookup(types[0].shape, types[1].shape), (_ROWS, _IDS))
-    if not isinstance(op, TensorScatterUpdate) or op.dims or not op.combine or types[1].shape[-1] != 1:
+    if not isinstance(op, TensorScatterUpdate) or op.dims or op.combine not in _COMBINED or types[1].shape[-1] != 1:
         return None
     rows, *inner = types[0].shape
     lookup = RowLookup(1, 1, rows, math.prod(inner), types[1].size, *(op.begins or (0,)), *(op.sizes or (rows,)))

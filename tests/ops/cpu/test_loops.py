@@ -16,7 +16,7 @@ from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.math.elementwise import Erf, Exp, Expm1, Log, Log1p
 from mspc.ops.math.reduce import ReduceSum
-from mspc.ops.tensor.scatter import TensorScatterAdd, TensorScatterMax, TensorScatterMin
+from mspc.ops.tensor import scatter
 from tests.graphs import MspcError, Op, TensorType, dtype_of, element_types
 from tests.operators import FusedElementwise, GatherGrad, OneHot, Sigmoid, SiLU, Softmax, Tanh
 from tests.ops.cuda import cuda_cases
@@ -226,9 +226,9 @@ def test_ids_that_name_no_row_are_refused_as_ever() -> None:
         kernel(rows, ids)
 
 
-@pytest.mark.parametrize("op", [TensorScatterAdd, TensorScatterMax, TensorScatterMin])
+@pytest.mark.parametrize("op", [getattr(scatter, f"TensorScatter{how}") for how in ("Add", "Sub", "Mul", "Max", "Min")])
 @pytest.mark.parametrize("slice_of", [{}, {"begins": (8,), "sizes": (24,)}])
-def test_rows_of_one_place_are_combined_in_a_loop(op: type[TensorScatterAdd], slice_of: dict[str, Any]) -> None:
+def test_rows_of_one_place_are_combined_in_a_loop(op: Any, slice_of: dict[str, Any]) -> None:
     random = np.random.default_rng(1)
     x, rows = random.standard_normal((6, 40)).astype(np.float32), random.standard_normal((70, 40)).astype(np.float32)
     ids = random.integers(-24 if slice_of else -6, 24 if slice_of else 6, (70, 1), np.int32)
