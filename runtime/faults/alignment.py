@@ -276,9 +276,10 @@ class Alignment:
                 continue
             first = max(end - near, len(tokens) // 2, 1)
             runs = {i: self.support(rank, record.dropped + i) for i in range(first - 1, end)}
+            lines = [each.place for each in record.calls]
             strange = [
                 i for i in range(first, end)
-                if runs[i] < MIN_OVERLAP and runs[i - 1] > 2 * MIN_OVERLAP and _count(record, i) >= MIN_OVERLAP
+                if runs[i] < MIN_OVERLAP and runs[i - 1] > 2 * MIN_OVERLAP and lines[:i].count(lines[i]) >= MIN_OVERLAP
             ]  # fmt: skip
             if strange:
                 at = strange[0]
@@ -324,11 +325,6 @@ class Alignment:
         for history in [*histories][:MAX_HISTORIES]:
             best = max(best, longest_run(tokens, at, history)[0])
         return best
-
-
-def _count(record: Record, index: int) -> int:
-    """Return how many calls before one are from its line."""
-    return sum(call.place == record.calls[index].place for call in record.calls[:index])
 
 
 def _is_odd(values: Sequence[Any], value: Any) -> bool:

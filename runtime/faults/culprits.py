@@ -13,7 +13,6 @@ A rank that aborts, or that has an exception of a collective, is no evidence bes
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -30,10 +29,9 @@ from mspc.runtime.faults.alignment import (
 )
 from mspc.runtime.faults.formats.reading import read_record_file
 from mspc.runtime.faults.late_ranks import late_ranks
-from mspc.runtime.faults.message_waits import MessageProgress, message_progress
+from mspc.runtime.faults.message_waits import MessageProgress, message_progress, partner
 from mspc.runtime.faults.recorded_calls import RankEnd, Record, RecordedCall, last_numbers, world_of
 
-RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
 COUNTED = ("left out", "doubled", "added", "doubled or left out")
 """Faults after which a rank has issued more or fewer calls of a group than its other members."""
 UNLIKE_BEFORE = ("doubled", "another group", "another size")
@@ -80,10 +78,11 @@ def explain(
     is_in_step = bool(programs) and all(each.is_in_step for each in programs.values())
     state = _State(records, world, bool(ends) or is_in_step or alignment.is_in_step())
     late = late_ranks(state.records, state.members, state.missing)
-    slow = [HangCause(each.rank, "late at", each.call) for each in late[:1]]
+    equal = [each for each in late if each.delay == late[0].delay]
+    slow = [HangCause(each.rank, "late at", each.call, certain=1 / len(equal)) for each in equal]
     found = _with_deaths(_faults(state, alignment, programs, steps or {}), ends, alignment) or slow
-    if found != slow and slow and ((found[0].certain < 1 and late[0].times > 1) or _has_waited(found[0], ends)):
-        found = slow + found
+    if slow and found != slow and (found[0].certain < 1 or found[0].fault == LOST):  # a record can be lost otherwise
+        found = slow + [each._replace(certain=min(each.certain, 0.5)) for each in found]
     distinct: dict[Any, HangCause] = {}
     for each in found:
         distinct.setdefault((each.rank, each.fault, each.call and each.call.place), each)
@@ -117,7 +116,8 @@ def _faults(
     found = [edit for edit in edits if edit not in unlike] or mismatches
     if not found:
         progress = None if state.has_messages else message_progress([*state.records.values()], steps)
-        found = state.stopped(following, progress) or unlike
+        found = [HangCause(rank, "left out", following.get(rank)) for rank in progress.left_out()] if progress else []
+        found = found or state.stopped(following, progress) or unlike
     if state.is_stuck and (not found or found[0].fault == LOST):
         found = alignment.strangest(state.pending, NEAR if found else WINDOW) + found
     elif state.is_stuck and not state.is_sure and found[0].fault == STOPPED:
@@ -125,15 +125,12 @@ def _faults(
     return found
 
 
-def _has_waited(cause: HangCause, ends: Mapping[int, RankEnd]) -> bool:
-    """Return whether an exception of the call in which others wait has ended a rank without a record."""
-    end = ends.get(cause.rank) if cause.fault == LOST else None
-    return end is not None and not end.certain and cause.call is not None and cause.call.place in end.stack
-
-
 def _with_deaths(found: list[HangCause], ends: Mapping[int, RankEnd], alignment: Alignment) -> list[HangCause]:
     """Return the faults of ranks with those that have died: these come first, unless calls differ for certain before,
     or the end of a rank can be an effect of other calls."""
+    if found and found[0].fault == LOST:
+        first = {rank for rank, end in ends.items() if end.is_first}
+        found = sorted(found, key=lambda each: each.fault != LOST or each.rank not in first)
     causes = [(-end.certain, not end.is_first, end.moment, rank) for rank, end in ends.items() if end.certain]
     stops = {each.rank: each for each in reversed(found) if each.fault in OUTSIDE}
     died: list[HangCause] = []
@@ -215,10 +212,12 @@ class _State:
         wanted |= {(call.group, call.number) for call in first.values() if call is not None}
         self.calls: dict[tuple[str, int], dict[int, RecordedCall]] = defaultdict(dict)
         for record in records:
+            stack = record.end.stack if record.end is not None else ()
             for call in record.calls:
                 if not call.is_message and (call.group, call.number) in wanted:
                     self.calls[call.group, call.number][record.rank] = call
-                    if call is not record.calls[-1] and not self._has_states:
+                    is_passed = call is not record.calls[-1] or (stack and call.place not in stack)  # raised elsewhere
+                    if is_passed and not self._has_states:
                         self._passed.add((call.group, call.number))
         self._complete: dict[tuple[str, int], bool] = {}
         self.pending = {record.rank: first[record.rank] or self._last_open(record) for record in records}
@@ -330,8 +329,8 @@ class _State:
     def _behind(self, call: RecordedCall) -> tuple[int, ...]:
         group = self.members.get(call.group, ())
         if call.is_message:
-            peer = RECEIVE.fullmatch(call.kind) or SEND.fullmatch(call.kind)
-            return (group[int(peer[1])],) if peer is not None and int(peer[1]) < len(group) else ()
+            other, _ = partner(call.kind)
+            return (group[other],) if 0 <= other < len(group) else ()
         key = call.group, call.number
         if key not in self._awaited:
             known = [other for other in group if other in self.records]
@@ -415,12 +414,18 @@ class _State:
                 if rank not in blocked:
                     weights[rank] += count / len(behind)
                     awaited[rank] = min(awaited.get(rank, first[behind]), first[behind], key=order)
-        if not weights:
-            return self._unknown_members()
+        if not weights:  # others may wait in groups whose members are unknown
+            calls = [*filter(None, self.pending.values())]
+            lost = self.missing if calls and not self._has_ended() else ()
+            return [HangCause(rank, LOST, calls[0], certain=1 / len(lost)) for rank in lost]
         known = [rank for rank in weights if rank in self.records and not self._is_leaving(rank)]
         named = known if known and self.is_sure else [*weights]
         if progress is not None:
             free = self.records.keys() - blocked
+            for rank in [*named]:  # the rank of its message can be the one that has stopped
+                if (other := progress.awaited(rank)) in free - weights.keys():
+                    weights[other], awaited[other] = weights[rank], awaited[rank]
+                    named.append(other)
             explaining = [rank for rank in named if progress.explains(rank, free)]
             if not explaining and (doubled := self._doubled()):
                 return doubled
@@ -443,12 +448,11 @@ class _State:
                     weights[wait.rank], awaited[wait.rank] = max(dependents[wait.rank], 1), wait
                     named.insert(1, wait.rank)
         total = sum(weights[rank] for rank in named)
-        found: list[HangCause] = []
-        for rank in named[:MAX_EXPLANATIONS]:
-            call = following.get(rank) or awaited[rank].call
-            fault = STOPPED if rank in self.records else LOST
-            found.append(HangCause(rank, fault, call, None, weights[rank] / total))
-        return found
+        return [
+            HangCause(rank, STOPPED if rank in self.records else LOST, following.get(rank) or awaited[rank].call,
+                      certain=weights[rank] / total)
+            for rank in named[:MAX_EXPLANATIONS]
+        ]  # fmt: skip
 
     def _is_leaving(self, rank: int) -> bool:
         """Return whether a rank's record is of the moment at which its last call ended; it may wait in the next one."""
@@ -462,13 +466,6 @@ class _State:
             HangCause(wait.rank, "doubled", wait.call) for wait, before in pairs
             if before and is_repeated(wait.call, before[-1]) and wait.call.place == before[-1].place
         ]  # fmt: skip
-
-    def _unknown_members(self) -> list[HangCause]:
-        """Return the ranks without a record, if others wait in groups whose members are unknown."""
-        waiting = [call for call in self.pending.values() if call is not None]
-        if not self.missing or not waiting or self._has_ended():
-            return []
-        return [HangCause(rank, LOST, waiting[0], certain=1 / len(self.missing)) for rank in self.missing]
 
     def met_another(self, cause: HangCause) -> RecordedCall | None:
         """Return the first call after a fault that is over, and can have met another collective of its group."""

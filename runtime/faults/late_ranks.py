@@ -12,22 +12,19 @@ from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 
 SLOW, SLOW_FACTOR = 1_000_000_000, 20
 """Least delay of a slow rank, in nanoseconds, and beside a typical delay between two calls."""
-MUCH, REPEATED = 3, 3
-"""Delay of a slow rank beside that of half of the ranks, which may all compile, and times that it is late otherwise."""
-FEW_MEMBERS = 2
+REPEATED = 3
+"""Least times that a slow rank is late."""
 
 Key = tuple[str, int]
 """Group and number of a collective."""
 
 
 class LateRank(NamedTuple):
-    """A slow rank, how long others have waited for it in nanoseconds, its first call that was late, and how many
-    were."""
+    """A slow rank, how long others have waited for it in nanoseconds, and its first call that was late."""
 
     rank: int
     delay: int
     call: RecordedCall
-    times: int = REPEATED
 
 
 class _Arrivals:
@@ -48,6 +45,12 @@ class _Arrivals:
                     self.resumed[key] = moment, call
         self.last = {key: max(here)[0] for key, here in self.came.items()}
 
+    def lag(self, call: RecordedCall) -> int | None:
+        """Return how long after the last other member of its group a rank has issued a call; None if no other one has
+        a record of it, or it is a message."""
+        here = self.came.get((call.group, call.number), ())
+        return None if call.is_message or len(here) < 2 else call.created - nlargest(2, here)[1][0]
+
     def ready(self, call: RecordedCall) -> int:
         """Return the time from which on the rank of a call could go on."""
         key = call.group, call.number
@@ -64,51 +67,57 @@ def late_ranks(
     """Return the slow ranks, the one that is late most often first.
 
     A rank is late if it is idle for long after a collective to which all others had come, while they wait for it. One
-    without a record is late if all members of a group with a record go on long after the last of them has come. If
-    messages, which are not in the records, hide this, a rank is late that is the last of all again and again.
+    without a record is late if all members of a group with a record go on long after the last of them has come.
     """
     absent = {name: found[0] for name, ranks in members.items() if len(found := [*{*missing} & {*ranks}]) == 1}
     arrivals = _Arrivals(records, absent)
     delays: list[int] = []
-    idle: list[tuple[int, int, RecordedCall]] = []
+    pauses: list[tuple[int, int, RecordedCall, RecordedCall]] = []
     for record in records.values():
         for before, call in pairwise(record.calls):
             delays.append(call.created - arrivals.ready(before))
-            if before.ended or not before.kind.startswith("recv"):  # how long it waited is known
-                idle.append((delays[-1], record.rank, call))
+            # Nobody waits for a rank that receives, and for how long a rank has received may be unknown.
+            if not call.kind.startswith("recv") and (before.ended or not before.kind.startswith("recv")):
+                pauses.append((delays[-1], record.rank, before, call))
     if not delays:
         return []
     least = max(SLOW, SLOW_FACTOR * sorted(delays)[len(delays) // 2])
+    # Others wait from the last of them on: a common reason, as a message, or a pause of all, makes none of them slow.
+    pauses = [each for each in pauses if each[0] >= least]
+    lags = {call: arrivals.lag(call) for *_, call in pauses}
+    common = {call.place for call, lag in lags.items() if lag is not None and lag < least}
+    idle = [
+        (delay, rank, call) for delay, rank, _, call in pauses
+        if (call.place not in common if (lag := lags[call]) is None else lag >= least)
+    ]  # fmt: skip
+    paused = {before.place for _, _, before, _ in pauses}
+    late_in: set[str] = set()
     for (group, number), (moment, call) in arrivals.resumed.items():
-        if group in absent and (call.ended or len(members[group]) > FEW_MEMBERS):
-            idle.append((moment - arrivals.last[group, number], absent[group], call))
+        if group in absent and (delay := moment - arrivals.last[group, number]) >= least:
+            late_in.add(group)
+            if call.ended or len(members[group]) > 2:
+                idle.append((delay, absent[group], call))
+            elif call.place not in paused:  # of two ranks, one without a record, either can be late
+                idle += [(delay, either, call) for either in members[group]]
     found: dict[int, list[tuple[int, RecordedCall]]] = defaultdict(list)
     for delay, rank, call in idle:
-        if delay >= least:
-            found[rank].append((delay, call))
+        found[rank].append((delay, call))
     total = {rank: sum(delay for delay, _ in each) for rank, each in found.items()}
-    half = sorted(total.get(rank, 0) for rank in records)[len(records) // 2]
-    most = nlargest(2, total.values())
-    slow = {rank for rank in found if rank in records and (total[rank] > MUCH * half or len(found[rank]) >= REPEATED)}
-    if len(most) > 1 and most[0] < 1.1 * most[1]:  # a common reason, as a message that ranks wait for
-        slow = {rank for rank in slow if len(found[rank]) > 1}
 
     def is_late(rank: int) -> bool:
-        # All ranks pause after one line, to save parameters, as if a rank without a record were late there.
-        return len(found[rank]) >= REPEATED and (bool(slow) or len({call.place for _, call in found[rank]}) > 1)
+        # In all of its groups: all ranks pause after one line, to save parameters, as if it were late there.
+        first = min(call.created for _, call in found[rank])
+        met = {key[0] for key, (moment, _) in arrivals.resumed.items() if absent.get(key[0]) == rank and moment > first}
+        return met <= late_in
 
-    def order(rank: int) -> tuple[bool, int, int, int]:
-        # Slow ranks are the last of a group with others: these wait for messages of the rank without a record.
-        explains = rank not in records and any(slow <= {*members[call.group]} for _, call in found[rank])
-        return not explains and rank not in records, -explains, -len(found[rank]), -total[rank]
-
-    ranks = sorted(slow | {rank for rank in found if rank not in records and is_late(rank)}, key=order)
-    late = [LateRank(rank, total[rank], found[rank][0][1], len(found[rank])) for rank in ranks]
-    late = late or _last_of_all(arrivals, members)
-    last = _last_alone(records)
-    if late and last and late[0].rank == last[0].rank:
-        late[0] = late[0]._replace(times=REPEATED)
-    return late or last
+    often = [rank for rank in sorted(found) if len(found[rank]) >= REPEATED]
+    most = nlargest(2, (len(found[rank]) for rank in often if rank in records))
+    if len(most) > 1 and most[0] < 1.1 * most[1]:  # a common reason, as a message that ranks wait for
+        often = [rank for rank in often if rank not in records]
+    ranks = [rank for rank in often if rank in records or is_late(rank)]
+    ranks.sort(key=lambda rank: (-len(found[rank]), rank in records, -total[rank]))
+    late = [LateRank(rank, total[rank], found[rank][0][1]) for rank in ranks]
+    return late or _last_alone(records)
 
 
 def _last_alone(records: Mapping[int, Record]) -> list[LateRank]:
@@ -120,17 +129,3 @@ def _last_alone(records: Mapping[int, Record]) -> list[LateRank]:
     (moment, rank), (second, _) = latest
     return [LateRank(rank, moment - second, records[rank].calls[-1])]
 
-
-def _last_of_all(arrivals: _Arrivals, members: Mapping[str, tuple[int, ...]]) -> list[LateRank]:
-    """Return the rank that comes last, and long after the others, to most collectives of a group."""
-    lags: dict[tuple[str, int], list[tuple[int, RecordedCall]]] = defaultdict(list)
-    counts: dict[str, int] = defaultdict(int)
-    for (group, _), here in arrivals.came.items():
-        if len(here) == len(members.get(group, ())) > FEW_MEMBERS:
-            counts[group] += 1
-            (last, rank, call), (second, _, _) = nlargest(2, here)
-            if last - second >= SLOW:
-                lags[group, rank].append((last - second, call))
-    often = [(sum(lag for lag, _ in each), rank, each[0][1]) for (group, rank), each in lags.items()
-             if len(each) >= REPEATED and 2 * len(each) > counts[group]]  # fmt: skip
-    return [LateRank(rank, delay, call) for delay, rank, call in sorted(often, reverse=True)[:1]]

@@ -7,12 +7,13 @@ message; if another one would come to its next collective, it is not that rank a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from mspc.runtime.faults.alignment import family
 from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_numbers
 
-COLLECTIVE, NONE = "", "no message"
+COLLECTIVE, MESSAGE = "", re.compile(r"(?:recv|send) (\d+)(<-|->)(\d{1,9})")
 
 
 class MessageProgress:
@@ -27,47 +28,65 @@ class MessageProgress:
     ) -> None:
         first = family(next(iter(begin.values())))
         self._known = {record.rank for record in records}
-        self._kinds = {rank: _kinds_after(step, first) for rank, step in steps.items()}
+        self._kinds: dict[int, list[str]] = {}
+        for rank, step in steps.items():
+            place = [*map(family, step)].index(first) + 1
+            after = *step[place:], *step[:place]
+            self._kinds[rank] = [call.kind if call.is_message else COLLECTIVE for call in after]
         self._at = dict.fromkeys(self._kinds, 0)
+        self._counts: dict[int, int] = {}
         for record in records:
             known = {family(call) for call in steps[record.rank] if not call.is_message}
             since = record.calls[record.calls.index(begin[record.rank]) + 1 :]
-            count = sum(family(call) in known for call in since)
+            count = self._counts[record.rank] = sum(family(call) in known for call in since)
             self._at[record.rank] = _position(self._kinds[record.rank], COLLECTIVE, count)
         for _ in self._at:
             before = dict(self._at)
             for rank, own in self._kinds.items():
                 for kind in {*own}:
-                    if kind.startswith("recv") and (sender := _sender(kind)) in self._kinds:
-                        sent = _position(self._kinds[sender], _sending(kind), _count(own, kind, self._at[rank]))
+                    sender, sending = partner(kind)
+                    if sender in self._kinds and sending.startswith("send"):
+                        sent = _position(self._kinds[sender], sending, _count(own, kind, self._at[rank]))
                         self._at[sender] = max(self._at[sender], sent)
             if self._at == before:
                 break
 
+    def left_out(self) -> list[int]:
+        """Return the ranks that have sent a message which is after more collectives than their records have."""
+        counts = {rank: _count(self._kinds[rank], COLLECTIVE, self._at[rank]) for rank in self._counts}
+        return [rank for rank, count in self._counts.items() if counts[rank] > count]
+
+    def awaited(self, rank: int) -> int:
+        """Return the other rank of the message that is the next call of a rank, or -1."""
+        kinds = self._kinds[rank]
+        return partner(kinds[self._at[rank] % len(kinds)])[0]
+
     def explains(self, culprit: int, free: Collection[int]) -> bool:
         """Return whether all ranks of `free`, which wait in no collective, wait for messages if this one has stopped:
-        none of them comes to its next collective, which would be in its record. A message to a rank without a record
-        fails."""
+        none of them comes to its next collective, which would be in its record. Gloo's sends wait for receivers."""
         at = dict(self._at)
         moving = [rank for rank in self._kinds if rank != culprit and (rank in free or rank not in self._known)]
+
+        def kind_of(rank: int) -> str:
+            return self._kinds[rank][at[rank] % len(self._kinds[rank])]
+
+        def can_pass(rank: int, kind: str) -> bool:
+            other, its_kind = partner(kind)
+            if other not in at:
+                return False
+            has_come = other in moving and kind_of(other) == its_kind
+            count = _count(self._kinds[rank], kind, at[rank])
+            return _count(self._kinds[other], its_kind, at[other]) + has_come > count
+
         moved = True
         while moved:
             moved = False
             for rank in moving:
-                own = self._kinds[rank]
-                failing = NONE if culprit in self._known else f"send {rank}->{culprit}"
-                while (kind := own[at[rank] % len(own)]) != failing and self._can_pass(rank, kind, at):
+                while can_pass(rank, kind_of(rank)):
                     at[rank], moved = at[rank] + 1, True
-                if own[at[rank] % len(own)] == COLLECTIVE and rank in self._known:
+                if kind_of(rank) == COLLECTIVE and rank in self._known:
                     return False
         return True
-
-    def _can_pass(self, rank: int, kind: str, at: Mapping[int, int]) -> bool:
-        if not kind.startswith("recv"):
-            return kind != COLLECTIVE
-        sender = _sender(kind)
-        received = _count(self._kinds[rank], kind, at[rank])
-        return sender in at and _count(self._kinds[sender], _sending(kind), at[sender]) > received
 
 
 def message_progress(records: Sequence[Record], steps: Mapping[int, Sequence[RecordedCall]]) -> MessageProgress | None:
@@ -94,12 +113,6 @@ def _common_call(
     return None
 
 
-def _kinds_after(step: Sequence[RecordedCall], first: tuple[str, str]) -> list[str]:
-    """Return the kinds of the calls of a repeated step from the one after `first` on."""
-    place = [*map(family, step)].index(first) + 1
-    return [call.kind if call.is_message else COLLECTIVE for call in (*step[place:], *step[:place])]
-
-
 def _position(kinds: Sequence[str], kind: str, count: int) -> int:
     """Return the position after so many calls of a kind in a repeated step; 0 for none."""
     places = [i for i, each in enumerate(kinds) if each == kind]
@@ -115,11 +128,10 @@ def _count(kinds: Sequence[str], kind: str, at: int) -> int:
     return steps * kinds.count(kind) + kinds[:rest].count(kind)
 
 
-def _sender(kind: str) -> int:
-    return int(kind.rpartition("<-")[2])
-
-
-def _sending(kind: str) -> str:
-    """Return the kind of the sender's call for one that receives."""
-    receiver, _, sender = kind.removeprefix("recv ").partition("<-")
-    return f"send {sender}->{receiver}"
+def partner(kind: str) -> tuple[int, str]:
+    """Return the other rank of a message, and the kind of its call; -1 if a call is no message of two known ranks."""
+    found = MESSAGE.fullmatch(kind)
+    if found is None:
+        return -1, ""
+    rank, way, other = found[1], found[2], int(found[3])
+    return other, f"send {other}->{rank}" if way == "<-" else f"recv {other}<-{rank}"

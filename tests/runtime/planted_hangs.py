@@ -33,8 +33,7 @@ from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 
 FAULTS = ("left out", "doubled", "swapped", "other size", "other group", "exception", "dead", "slow")
 LINE_FAULTS = FAULTS[:5]
-FILE = "train.py"
-SECOND = 1_000_000_000
+FILE, SECOND = "train.py", 1_000_000_000
 GLOO_NAMES = {"reduce_scatter_tensor": "all_reduce", "all_gather_into_tensor": "all_gather"}
 """Kinds that gloo records under the names of others."""
 MAX_AHEAD = 24
@@ -60,7 +59,8 @@ class Planned:
 
 @dataclass
 class Job:
-    """A job of dp x tp x pp ranks. fault, rank, at: what the culprit does, and at which of its calls."""
+    """A job of dp x tp x pp ranks. fault, rank, at: what the culprit does, and at which of its calls. pauses: all ranks
+    do nothing for a while before each step."""
 
     dp: int
     tp: int
@@ -74,6 +74,7 @@ class Job:
     fault: str = ""
     rank: int = -1
     at: int = -1
+    pauses: bool = False
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -157,7 +158,8 @@ class Job:
 
 
 class Simulation:
-    """A run of a job. `issued` has (call, number, created, ended) of each rank; messages are sent without waiting."""
+    """A run of a job. `issued` has (call, number, created, ended) of each rank. NCCL sends without waiting; a send of
+    gloo waits for its receiver."""
 
     def __init__(self, job: Job, draw: random.Random) -> None:
         self.job = job
@@ -191,8 +193,10 @@ class Simulation:
             self.clocks[rank] += self.draw.randrange(1, SECOND // 100)
             if self.job.fault == "slow" and rank == self.job.rank and len(self.issued[rank]) >= self.job.at:
                 self.clocks[rank] += 2 * SECOND
+            if self.job.pauses and self.issued[rank] and call.step > self.issued[rank][-1][0].step:
+                self.clocks[rank] += 3 * SECOND
             entry = self._issue(rank, call, self.clocks[rank])
-            if call.kind.startswith("send"):
+            if call.kind.startswith("send") and self.job.nccl:
                 self.sent.setdefault((rank, call.peer), deque()).append(self.clocks[rank])
                 entry[3] = self.clocks[rank]
             else:
@@ -205,18 +209,23 @@ class Simulation:
             return False
         entry = self.issued[rank][self.waits[rank]]
         call, number = entry[:2]
-        if call.peer >= 0:
+        here = {rank: call}
+        if call.peer >= 0 and self.job.nccl:
             if not self.sent.get((call.peer, rank)):
                 return False
-            here = {rank: call}
-            end = max(self.clocks[rank], self.sent[call.peer, rank].popleft())
+            self.clocks[rank] = max(self.clocks[rank], self.sent[call.peer, rank].popleft())
+        elif call.peer >= 0:
+            at = self.waits[call.peer]
+            here[call.peer] = call if at is None else self.issued[call.peer][at][0]
+            if here[call.peer].peer != rank or here[call.peer].kind[:4] == call.kind[:4]:
+                return False
         else:
             here = self.meetings.setdefault((call.group, number), {})
             here[rank] = call
             same = len({each.signature for each in here.values()}) == 1
             if not same or len(here) < len(self.job.groups[call.group]):
                 return False
-            end = max(self.clocks[other] for other in here)
+        end = max(self.clocks[other] for other in here)
         for other in here:
             self.issued[other][self.waits[other]][3] = end
             self.waits[other], self.clocks[other] = None, end
@@ -298,7 +307,7 @@ def random_job(draw: random.Random, fault: str) -> Job:
             draw.random() < 0.5, draw.random() < 0.5, draw.random() < 0.5,
         )  # fmt: skip
         if not fault:
-            return job
+            return replace(job, pauses=draw.random() < 0.5)
         for _ in range(50):
             rank = draw.randrange(job.ranks)
             calls = job.program(rank)
@@ -371,8 +380,7 @@ def judged(job: Job, records: list[Record], found: Hang) -> Outcome:
         is_line |= first.expected.place.endswith(f"{FILE}:{planned.line}")
     if not job.nccl and planned is not None and planned.peer >= 0:
         is_line = True  # gloo records no messages
-    three = any(each.rank == job.rank for each in found.explanations)
-    return Outcome(said, job, False, first.rank == job.rank, is_line, three)
+    return Outcome(said, job, False, first.rank == job.rank, is_line, job.rank in {e.rank for e in found.explanations})
 
 
 STATEMENTS = {
@@ -538,15 +546,14 @@ def as_pytorch_writes(value: Any) -> bytes:
     numbers: dict[Any, int] = {}
 
     def written(each: Any) -> bytes:
-        if isinstance(each, dict) and "filename" in each:
-            key = tuple(each.values())
+        if isinstance(each, dict):
+            key = tuple(each.values()) if "filename" in each else None
             if key in numbers:
                 return b"h" + bytes([numbers[key]])
             data = b"}(" + b"".join(written(part) for pair in each.items() for part in pair) + b"u"
-            numbers[key] = len(numbers)
-            return data + b"q" + bytes([numbers[key]])
-        if isinstance(each, dict):
-            return b"}(" + b"".join(written(part) for pair in each.items() for part in pair) + b"u"
+            if key is not None:
+                numbers[key] = len(numbers)
+            return data + b"q" + bytes([numbers[key]]) if key is not None else data
         if isinstance(each, list):
             return b"](" + b"".join(map(written, each)) + b"e"
         if isinstance(each, tuple):
