@@ -141,7 +141,8 @@ class _Search:
             target = _argument_of(node, "target")
             type = self.types.get(target.name) if isinstance(target, NodeResult) else None
             return _argument_of(node, "reduction") == MEAN and (type is None or type.dtype.is_integer)
-        other = _argument_of(node, "other") if node.target in DIVISIONS else None
+        name = {"aten.reciprocal.default": "self"}.get(node.target, "other" if node.target in DIVISIONS else "")
+        other = _argument_of(node, name) if name else None
         return self._is_data(other) and self._is_number(other)
 
     def counts(self, ratios: Sequence[_Ratio]) -> ExportedProgram:
