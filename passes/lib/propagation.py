@@ -730,6 +730,12 @@ def wanted_by_updates(graph: Graph, rules: Mapping[Node, Rule | None], ranks: in
     wanted: dict[Value, Layout] = {}
     while _spread(graph, rules, ranks, wanted):
         pass
+    for node in graph.nodes:  # one that a whole parameter needs runs on slices of states: only its result is gathered
+        rule, whole = rules[node], wanted.get(node)
+        is_update = rule is not None and rule.is_elementwise and node.phase == "update"
+        if is_update and whole is not None and not any(whole.dims):
+            given = (wanted.get(v) if isinstance(v, Node) else v.layout for v in node.inputs if v.type == node.type)
+            wanted[node] = next((each for each in given if isinstance(each, Layout) and any(each.dims)), whole)
     return wanted
 
 

@@ -395,7 +395,7 @@ class RegionWalk:
         found: dict[int, int] = {}
         if self.manual is not None:
             return found
-        last = body.operations[-1].operands
+        last, linear = body.operations[-1].operands, LinearValues(self, {body.arguments[loop.counter]: (1, 0)}, body)
         uses = Counter(name for each in body.operations for name in each.operands)
         inside = {name for each in body.operations for region in each.regions for inner in region.all_operations()
                   for name in inner.operands}  # fmt: skip
@@ -403,7 +403,7 @@ class RegionWalk:
             made = next((each for each in body.operations if last[k] in each.results), None)
             if made is None or uses[name] != 1 or uses[last[k]] != 1 or {name, last[k]} & inside:
                 continue
-            index = self.row_index(made, name, {body.arguments[loop.counter]: (1, 0)}, body)
+            index = self.row_index(made, name, linear)
             if index is None or not isinstance(type, TensorType) or type.shape[0] != loop.count:
                 continue
             if (order := loop.order(*index)) is not None:
@@ -417,20 +417,16 @@ class RegionWalk:
         for k in sorted(fixed) if self.manual is None else ():
             type, name = body.types[k], body.arguments[k]
             if isinstance(type, TensorType) and type.shape[:1] == (loop.count,):
-                known = {body.arguments[loop.counter]: (1, 0)}
-                indices = self.reads(name, known, body, returned=1)
+                indices = self.reads(name, LinearValues(self, {body.arguments[loop.counter]: (1, 0)}, body), returned=1)
                 orders = {None if index is None else loop.order(*index) for index in indices}
                 if len(orders) == 1 and (order := orders.pop()) is not None:
                     found[k] = order
         return found
 
-    def reads(
-        self, target: str, known: Mapping[str, tuple[int, int]], region: HloRegion, returned: int = 0
-    ) -> Iterator[tuple[int, int] | None]:
+    def reads(self, target: str, linear: LinearValues, returned: int = 0) -> Iterator[tuple[int, int] | None]:
         """Yield the row that each operation reads of `target`, as `row_index` returns it. returned: how often the
         region may return it."""
-        linear = LinearValues(self, known, region)
-        for each in region.operations:
+        for each in linear.region.operations:
             inside = {name for inner in each.regions for made in inner.all_operations() for name in made.operands}
             count = each.operands.count(target)
             if target in inside or (each.name in _RETURNS and count > returned):
@@ -438,21 +434,17 @@ class RegionWalk:
             elif not count or each.name in _RETURNS:
                 continue
             elif each.name in _CALLS[:2] and count == 1:
-                callee = self.function(symbol(each, "callee")).body
-                pairs = ((name, linear.of(own)) for name, own in zip(callee.arguments, each.operands, strict=True))
-                own = {name: value for name, value in pairs if value is not None}
-                yield from self.reads(callee.arguments[each.operands.index(target)], own, callee)
+                inner = linear.inside(each)
+                yield from self.reads(inner.region.arguments[each.operands.index(target)], inner)
             else:
                 yield row_at(each, target, linear, "dynamic_slice")
 
-    def row_index(
-        self, operation: HloOperation, target: str, known: Mapping[str, tuple[int, int]], region: HloRegion
-    ) -> tuple[int, int] | None:
+    def row_index(self, operation: HloOperation, target: str, linear: LinearValues) -> tuple[int, int] | None:
         """Return (slope, start) of the row of `target` that an operation replaces as a whole, as a linear function of a
         loop's counter; None if it does anything else. A call of a function that only does this is one, too."""
-        linear = LinearValues(self, known, region)
         if operation.name in _CALLS:
-            callee = self.function(symbol(operation, "callee")).body
+            inner = linear.inside(operation)
+            callee = inner.region
             last = callee.operations[-1].operands
             made = next((each for each in callee.operations if last and last[0] in each.results), None)
             if made is None or len(last) != 1 or target not in operation.operands:
@@ -460,8 +452,7 @@ class RegionWalk:
             own = callee.arguments[operation.operands.index(target)]
             if sum(each.operands.count(own) for each in callee.operations) != 1:
                 return None
-            pairs = ((name, linear.of(value)) for name, value in zip(callee.arguments, operation.operands, strict=True))
-            return self.row_index(made, own, {name: value for name, value in pairs if value is not None}, callee)
+            return self.row_index(made, own, inner)
         return row_at(operation, target, linear, "dynamic_update_slice")
 
 
@@ -483,6 +474,12 @@ class LinearValues:
     def __init__(self, walk: RegionWalk, known: Mapping[str, tuple[int, int]], region: HloRegion) -> None:
         self.walk, self.known, self.region = walk, dict(known), region
         self.made = {name: each for each in region.operations for name in each.results}
+
+    def inside(self, call: HloOperation) -> LinearValues:
+        """Return the values of a function that the region calls."""
+        callee = self.walk.function(symbol(call, "callee")).body
+        pairs = zip(callee.arguments, map(self.of, call.operands), strict=True)
+        return LinearValues(self.walk, {name: value for name, value in pairs if value is not None}, callee)
 
     def of(self, name: str, depth: int = 0) -> tuple[int, int] | None:
         """Return the function of a value, None if it has another form."""

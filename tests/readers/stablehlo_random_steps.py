@@ -160,16 +160,14 @@ def beside_jax(path: Path) -> str:
 
 def on_ranks(path: Path) -> str:
     """Compare the ranks of the sharded step with one device. Raise MspcError if they differ."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        verify_target(str(path.with_name(f"{path.stem}_sharded.mlir")), CompileOptions(), 0)
+    verify_target(str(path.with_name(f"{path.stem}_sharded.mlir")), CompileOptions(), 0)
     return ""
 
 
 def of_xla(kind: str, path: Path) -> str:
     """Compare a module of XLA with the step. Raise MspcError if they differ."""
     step, module = (str(path.with_name(f"{path.stem}_{name}")) for name in ("sharded.mlir", f"{kind}.hlo"))
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        verify_scale(step, CompileOptions(), 0, Path(module))
+    verify_scale(step, CompileOptions(), 0, Path(module))
     return ""
 
 
@@ -190,7 +188,8 @@ def bytes_beside_xla(path: Path) -> str:
 def judged(judge: Callable[[Path], str], path: Path) -> str:
     """Return the difference that a judge finds, or its error."""
     try:
-        return judge(path)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return judge(path)
     except Exception as error:  # each kind of error counts
         return f"{type(error).__name__}: {error}"[:300]
 

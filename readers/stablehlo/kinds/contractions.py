@@ -182,9 +182,6 @@ def _lower(e: HloEmitter, x: Any) -> Any:
     return e.call(ops.LibraryFunction("complex_cholesky", ()) if is_complex else ops.Cholesky(), e.whole(x))
 
 
-# Routines of LAPACK, which JAX calls by name: options are letters.
-
-
 def _library(name: str, e: HloEmitter, options: Sequence[Any], *given: Any) -> Any:
     return e.call(ops.LibraryFunction(name, tuple(options)), *given)
 
@@ -212,7 +209,7 @@ ROUTINES: Mapping[str, Callable[..., Sequence[Any]]] = {
     "gesdd": _singular, "trsm": _triangular,
     **dict.fromkeys(("syevd", "heevd"), lambda e, options, x: _library("eigh", e, (options["uplo"] == "L",), x)[::-1]),
 }
-"""Results of routines by their names without the letter of the element type."""
+"""Results of LAPACK's routines, for options that are letters, by names without the letter of the element type."""
 
 
 def routine(name: str, e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:

@@ -107,7 +107,6 @@ def test_shapes_and_products(operation: str, type: str, expected: Any, arrays: d
 
 
 def test_factorizations_by_lapack() -> None:
-    """Calls of routines as JAX writes them; the factors make the matrix again."""
     square, sides = "tensor<2x3x3xf32>", "tensor<2x3xf32>"
     x = numbers(2, 3, 3) @ numbers(2, 3, 3).swapaxes(-1, -2) + 4 * np.eye(3, dtype=np.float32)
     body = "".join(

@@ -571,6 +571,9 @@ def test_updates_run_on_the_slices_of_their_parameters() -> None:
     """The gradient is added up to these slices once, for its norm too; the momentum is not moved."""
     assert sent_in(text_of(MODULES, "momentum")) == ["AllGather", "ReduceScatter", "AllReduce", "AllReduce"]
     verify_scale("step.mlir", CompileOptions(ranks=8), 0)
+    whole = text_of(MODULES, "momentum").replace('[{"fsdp"}, {"model"}]', "[{}, {}]", 1)  # only its state is sharded
+    sent_in(whole)
+    assert "the result of Sub is sharded" in next(Path("made", "rank_5").glob("*_execute_*.ir")).read_text()
 
 
 @pytest.mark.usefixtures("step")
@@ -581,11 +584,9 @@ def test_rows_of_a_scan_lead_to_the_slices_of_their_parameter() -> None:
 
 @pytest.mark.usefixtures("step")
 def test_a_search_plans_a_scan() -> None:
-    """Operators of the loop are in the plan, and rows are exchanged with the parameter as the plan says."""
     Path("step.mlir").write_text(ROWS)
     search_target("step.mlir", SearchOptions(CompileOptions(loudness=QUIET), (8,), free=True, out=Path("plan.toml")))
-    plan = Path("plan.toml").read_text()
-    assert plan.count("/MatMul-op") == 2
+    assert Path("plan.toml").read_text().count("/MatMul-op") == 2
     sent_in(ROWS, strategies=Path("plan.toml"), out_jax=Path("specs.py"))
     assert "'w': P(" in Path("specs.py").read_text()
     verify_target("step.mlir", CompileOptions(ranks=8, strategies=Path("plan.toml")), 0)
