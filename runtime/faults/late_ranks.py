@@ -105,10 +105,10 @@ def late_ranks(
     total = {rank: sum(delay for delay, _ in each) for rank, each in found.items()}
 
     def is_late(rank: int) -> bool:
-        # In all of its groups: all ranks pause after one line, to save parameters, as if it were late there.
+        # In several groups, and all: all ranks pause after one line, to save parameters, as if it were late there.
         first = min(call.created for _, call in found[rank])
         met = {key[0] for key, (moment, _) in arrivals.resumed.items() if absent.get(key[0]) == rank and moment > first}
-        return met <= late_in
+        return met <= late_in and len(met) > 1
 
     often = [rank for rank in sorted(found) if len(found[rank]) >= REPEATED]
     most = nlargest(2, (len(found[rank]) for rank in often if rank in records))
