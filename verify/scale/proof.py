@@ -395,12 +395,13 @@ class SmallProgram:
         for edit in islice(self._edits(watch, first, wrong), MAX_TRIED):
             for each in (edit, *edit.wider(self.kinds, watch.is_suspect)):
                 if may_be_right(each):
+                    yield each
                     runs += 1
-                    if runs <= MAX_RUN:
-                        yield each
                 elif each is edit and isinstance(edit.node.op, GROUPED):
                     doubted.append(edit)
-        yield from doubted[: MAX_RUN // 2]
+            if runs >= MAX_RUN:
+                break
+        yield from doubted[: MAX_RUN // 4]
 
     def _quick_check(self, watch: ValueWatch, first: FirstWrong | None) -> Callable[[Edit], bool]:
         """Return a function that tells changes after which the first wrong value is still wrong."""

@@ -77,24 +77,27 @@ class Pieces:
             own = self._bounded(value.reshape(*value.shape[:depth], -1))
             return own @ _random(self.count, self.length)
 
+    def bounds(self, value: Array, ranks: int) -> bool:
+        """Return whether no sum of values of so many ranks counts as smaller than it is."""
+        return bool(np.max(np.abs(value), initial=0.0) * ranks <= self._most)
+
     def _bounded(self, array: Array) -> Array:
         return np.clip(array, -self._most, self._most)
 
     @cached_property
     def _ordered(self) -> Array:
-        return np.sort(self.sums)
+        return np.sort([-np.inf, *self.sums, np.inf])
 
     def has(self, products: Array) -> Array:
         """Return for all products whether they are some piece's."""
         ordered = self._ordered
-        at = np.searchsorted(ordered, products)
-        low, high = ordered[np.clip(at - 1, 0, len(ordered) - 1)], ordered[np.clip(at, 0, len(ordered) - 1)]
-        return np.minimum(np.abs(products - low), np.abs(products - high)) <= CLOSE * self.size
+        at = np.minimum(np.searchsorted(ordered, products), len(ordered) - 1)  # beyond the end if it is no number
+        return np.minimum(np.abs(products - ordered[at - 1]), np.abs(products - ordered[at])) <= CLOSE * self.size
 
     @cached_property
     def differ(self) -> bool:
         """Whether no two pieces are equal."""
-        return len(self._ordered) == 1 or bool(np.min(np.diff(self._ordered)) > 2 * CLOSE * self.size)
+        return bool(np.min(np.diff(self._ordered)) > 2 * CLOSE * self.size)
 
     def numbers(self, products: Array) -> Array:
         """Return the numbers of the pieces that have these products."""
@@ -152,15 +155,18 @@ def relation(
     """Relate a value with leading dimensions to the pieces of a whole one; None if unknown. is_mean: its operator takes
     means, of which parts are parts of a mean. batches: the loss of one device is a mean over so many ranks or
     micro-batches, so that gradients of their own losses may be so many times as large as one device's."""
+    own = widened(pieces.product(value, kind.depth), kind.mesh)
+    are_bounded = pieces.bounds(value, len(kind.ranks))
     for axes in axes_along(kind):
         ranks = math.prod(kind.mesh[axis] for axis in axes)
-        total = added(value, kind, axes)
-        ways = [("sum", total), *(("mean", total / n) for n in batches or ((ranks,) if is_mean and axes else ()))]
-        for how, made in ways:
-            products = pieces.product(made, kind.depth)
+        for how, n in [("sum", 1), *(("mean", n) for n in batches or ((ranks,) if is_mean and axes else ()))]:
+            if are_bounded:  # the product of a sum is the sum of the products
+                products = own.sum(axes, keepdims=True) / n
+            else:
+                products = pieces.product(added(value, kind, axes) / n, kind.depth)
             if pieces.has(products).all() and pieces.are_placed(products):
                 equal = bool(axes) and all(value.shape[axis] == 1 for axis in axes)
-                alone = bool(axes) and bool(pieces.has(pieces.product(value, kind.depth)).any())
+                alone = bool(axes) and bool(pieces.has(own).any())
                 return Relation(axes, how, ranks, equal, alone, _places(pieces, products, kind))
     return None
 

@@ -7,19 +7,20 @@ hand out or store are then those of one device.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value
+from mspc.ir.iterative import reached
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
@@ -45,8 +46,8 @@ NEAR = 48
 """Most nodes before a wrong value whose changes are tried."""
 MAX_SUMS, FEW = 6, 2
 MAX_TRIED = 240
-MAX_RUN = 32
-"""Most changes with which whole steps are run."""
+MAX_RUN = 16
+"""Changes with which whole steps are run, after which no more are looked for."""
 
 
 @dataclass(frozen=True)
@@ -165,16 +166,10 @@ def _way(node: Node) -> tuple[str, Hashable]:
 def doubled_sums(kind: RankKind, seed: Node) -> Iterator[Edit]:
     """Return the changes that leave out a sum before a value, the nearest first. Its result may be right, as another
     sum of it follows that is taken over the same ranks."""
-    found: dict[Value, None] = {seed: None}
-    readers = Readers(kind.graph)
-    count = 0
-    for value in _growing(found):
-        found.update(dict.fromkeys(readers.read_by(value)))
-        if isinstance(value, Node) and isinstance(value.op, AllReduce):
-            yield next(_of_collective(kind, value))
-            count += 1
-            if count == MAX_SUMS:
-                return
+    before = reached([seed], Readers(kind.graph).read_by)
+    sums = (value for value in before if isinstance(value, Node) and isinstance(value.op, AllReduce))
+    for value in islice(sums, MAX_SUMS):
+        yield next(_of_collective(kind, value))
 
 
 def _likely_parts(kind: RankKind, nodes: Sequence[Node]) -> list[Node]:
@@ -213,19 +208,11 @@ def nodes_before(
     """Return the nodes that seeds are computed from, the nearest first; all of them, or those of floating-point
     tensors."""
     readers = Readers(kind.graph)
-    found: dict[Value, None] = dict.fromkeys(seeds)
-    for value in itertools.islice(_growing(found), NEAR):
-        for source in readers.read_by(value):
-            if isinstance(source, Node) and not settled(source):
-                found.setdefault(source)
-    return [value for value in found if isinstance(value, Node) and (any_type or _is_float(value))][:NEAR]
 
+    def unsettled(node: Node) -> Iterator[Node]:
+        return (each for each in readers.read_by(node) if isinstance(each, Node) and not settled(each))
 
-def _growing(found: dict[Value, None]) -> Iterator[Value]:
-    place = 0
-    while place < len(found):
-        yield list(found)[place]
-        place += 1
+    return [*islice((node for node in reached(seeds, unsettled) if any_type or _is_float(node)), NEAR)]
 
 
 def _is_float(node: Node) -> bool:
