@@ -180,10 +180,6 @@ def jit_class(cls: type) -> type:
 ms_class = jit_class
 
 
-FEWEST_LAYERS = 8
-"""Fewest equal layers of a program that become a loop: fewer are as short as the loop, and easier to read."""
-
-
 def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:
     """Decorate `__init__`, bare or with arguments: equal cells of the class that a `for` statement calls become one
     graph, run by a loop, if possible. Cells elsewhere are inlined."""

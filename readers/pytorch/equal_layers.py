@@ -14,7 +14,6 @@ import numpy as np
 from mspc.ir.diagnostics import Frames
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import name_of_cells
-from mspc.mindspore_api.common.api import FEWEST_LAYERS
 from mspc.mindspore_api.common.parameter import FACTS, Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.readers.pytorch.exported_program import (
@@ -27,6 +26,8 @@ from mspc.readers.pytorch.exported_program import (
     scope_of,
 )
 
+FEWEST_LAYERS = 8
+"""Fewest equal layers that become a loop: fewer are as short as the loop, and easier to read."""
 MAX_SKIPPED = 4
 """Layers at the beginning of a run that may be apart, as one whose result the caller gets."""
 PERIODS = (1, 2, 3, 4, 6)
