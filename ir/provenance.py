@@ -28,9 +28,9 @@ def provenance_texts(program: Graph) -> dict[str, str]:
     return {name: " ".join(f"{source}*{len([*equal])}" for source, equal in found) for name, found in runs.items()}
 
 
-def restore_provenance(program: Graph, texts: Mapping[str, str]) -> None:
-    """Set the provenance of all nodes from the result of `provenance_texts`. Graphs with another number of nodes are
-    left alone: the file was edited."""
+def restore_provenance(program: Graph, texts: Mapping[str, object]) -> None:
+    """Set the provenance of all nodes from the result of `provenance_texts`. Graphs for which it is of another form, or
+    of another number of nodes, have none."""
     for graph in program.graphs():
         sources: list[str] = []
         for part in str(texts.get(graph.name, "")).split():

@@ -123,7 +123,7 @@ class Program:
     network: str = ""
     kinds: Mapping[int, int] = field(default_factory=dict[int, int])
     plan: PlanEntries | None = None
-    provenance: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    provenance: Mapping[str, Mapping[str, object]] = field(default_factory=dict[str, "dict[str, object]"])
 
     def text(self, rank: int) -> str:
         """Return the text of a rank's graph. Raise MspcError if the rank was not compiled, or its file is missing or
