@@ -528,11 +528,15 @@ class _TextReader:
             if self.tokens[self.at] == "(":
                 self.arguments(region)
             self.expect(":")
-        tokens, operations = self.tokens, region.operations
+        tokens, operations, names = self.tokens, region.operations, {*region.arguments}
         while tokens[self.at] != "}":
             if tokens[self.at][:1] == "^":
                 self.fail("a region has several blocks, which mspc does not read")
+            start = self.at
             operations.append(self.operation())
+            if not names.isdisjoint(operations[-1].results):
+                self.fail(f"{tokens[start]} is defined twice", start)
+            names.update(operations[-1].results)
         self.at += 1
         self.depth -= 1
         return region

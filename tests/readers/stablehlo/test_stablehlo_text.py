@@ -93,6 +93,7 @@ def test_constants_in_all_forms() -> None:
     ('dense<"0x012"> : tensor<3xi8>', "hexadecimal"),
     ("dense<[a, b]> : tensor<2xi32>", "no Int32"),
     ("dense<1> : tensor<99999999999999999999xi8>", "no type"),
+    ("dense<1> : tensor<i32>\n    %c = stablehlo.constant dense<2> : tensor<i32>", "%c is defined twice"),
     ("dense<1>", "no type"), ("dense<1> : tensor<2xf8E4M3FN>", r"1 time, first at step.mlir:3:5"),
 ])  # fmt: skip
 def test_wrong_constants(text: str, message: str) -> None:
