@@ -303,7 +303,6 @@ def _write(
             if kind is not None and kind in written:
                 kinds[rank] = kind
                 continue
-            written.add(kind)
         graph = built.compiled.rank_graph(rank, own, own.wanted, alone=len(wanted) == 1 and first is None)
         built.compiled.ranks_done.clear()  # thousands of ranks would fill the memory
         report = report or partial(make_report, built.compiled, graph, rank, timed)
@@ -313,8 +312,9 @@ def _write(
                 execute[rank] = name
                 digests[name] = hashlib.sha256(content).hexdigest()
         kind = built.compiled.rank_graphs.kind_of.get(rank)
-        if programs.differ or kind is None or kind not in kinds.values():
+        if programs.differ or kind is None or kind not in written:
             provenance[execute[rank]] = provenance_texts(graph)
+        written.add(kind)
         if not programs.differ and kind is not None:
             kinds[rank] = kind
     compiled = programs.first.compiled

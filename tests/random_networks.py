@@ -38,7 +38,7 @@ class Found:
 def check(
     seed: int, grown: Callable[[int], RandomNetwork], steps: int = STEPS, device: str = "CPU"
 ) -> tuple[str, str, set[str]]:
-    """(what is wrong with a network's steps, "" where nothing is, the message, the operators that ran). grown: the
+    """(the error of a network's steps, "" if there is none, the message, the operators that ran). grown: the
     network of a seed. device: whose passes its graphs go through."""
     operators: set[str] = set()
     try:

@@ -148,5 +148,4 @@ def coarsest(graph: Graph) -> float:
 
 def floats_of(graph: Graph) -> set[str]:
     """Return the floating-point types that operators of the graph make, and of those inside of it that they run."""
-    types = (t.dtype.name for node in graph.all_nodes() for t in element_types(node.type))
-    return {name for name in types if name in TOLERANCES}
+    return {t.dtype.name for node in graph.all_nodes() for t in element_types(node.type) if t.dtype.name in TOLERANCES}

@@ -104,8 +104,8 @@ def _counts(facts: CompileFacts, limits: Mapping[str, int]) -> Iterator[Breach]:
         count = _runs(operator, worst)
         if count > most:
             those = [fact for fact in worst.collectives if operator in (ANY, fact.row.operator)]
-            what = counted(count, "collective" if operator == ANY else operator)
-            message = f"{what} in a step; the limit is {most}"
+            collectives = counted(count, "collective" if operator == ANY else operator)
+            message = f"{collectives} in a step; the limit is {most}"
             yield Breach(COLLECTIVES, message, worst.ranks, _times(count, most), _largest_first(those))
 
 

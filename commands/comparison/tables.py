@@ -174,7 +174,7 @@ def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list
         TextTable("the pipeline", ("what", *names), settings),
         TextTable(
             "stages: idle part of a step, and micro-batches that they keep",
-            ("stage", *(f"{what}, {name}" for what in ("idle", "keeps") for name in names)),
+            ("stage", *(f"{figure}, {name}" for figure in ("idle", "keeps") for name in names)),
             [
                 (str(d.stage), *(NOTHING if share is None else f"{share:.1%}" for share in d.idle),
                  *(NOTHING if n is None else str(n) for n in d.keeps))
@@ -184,7 +184,7 @@ def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list
         ),
         TextTable(
             "messages between stages, of a rank in a step",
-            ("border", *(f"{what}, {name}" for what in ("messages", "bytes") for name in names)),
+            ("border", *(f"{figure}, {name}" for figure in ("messages", "bytes") for name in names)),
             [
                 (f"{d.source} to {d.target}", *map(str, d.messages), *map(size_text, d.bytes))
                 for d in found.borders

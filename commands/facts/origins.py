@@ -44,8 +44,12 @@ class Origins:
         self.numbers = {node: i for i, node in enumerate(plan.nodes)}
         self.readers = plan.users()
         self._taken: set[Node] = set()
+        self._free: dict[Any, dict[Node, None]] = defaultdict(dict)
+        self._at: dict[Any, list[Node]] = defaultdict(list)
         self._around: dict[Any, list[Node]] = defaultdict(list)
         for node in plan.nodes:
+            self._free[_key(node)][node] = None
+            self._at[_place(node)].append(node)
             self._around[_line(node)].append(node)
         self._elements: dict[Value, Sequence[Node | None]] = {}
         by_name = {parameter.name: parameter for parameter in plan.parameters}
@@ -85,27 +89,23 @@ class Origins:
             self.members[index] = self._chain(node, operands)
         if isinstance(node.op, TupleGetItem):
             return self._element(node, node.op.index) or self._in_place(node, node.type)
-        name = node.op.name.removeprefix(FUSED)
-        alike = (one for one in self._at(node) if one.op.name.removeprefix(FUSED) == name and _fits(node.type, one))
-        found = self._take(alike, operands)
+        found = self._take((one for one in self._free.get(_key(node), ()) if _fits(node.type, one)), operands)
         if found is not None:
             return found
+        name = node.op.name.removeprefix(FUSED)
         if name != node.op.name:
             self._found[node] = None  # the result is that of the last operator that it merges
             return self._take((one for one in self._read(operands) if one.op.name.endswith(name)), operands)
-        same = [one for one in self._around[_line(node)] if _is_slice(node.type, one)]
+        around = self._around.get(_line(node), ())
         if isinstance(node.type, TupleType):
             # The last of several steps in which a rank computes one node with the same scope and line.
+            same = [one for one in around if _is_slice(node.type, one)]
             return same[0] if len(same) == 1 else None
         if isinstance(node.op, StridedSlice | Concat) or node.op.name not in self._operators:  # only ranks have it
             return self._in_place(node, node.type)
         # The operator, surrounded by others and therefore without its name, as a convolution of others' rows.
-        return self._take((one for one in same if one.op.name == node.op.name), operands)
-
-    def _at(self, node: Node) -> list[Node]:
-        """Return the plan's nodes with the scope, lines and names of a node."""
-        names = node.instance, node.name
-        return [one for one in self._around[_line(node)] if (one.instance, one.name) == names]
+        alike = (one for one in around if one.op.name == node.op.name and _is_slice(node.type, one))
+        return self._take(alike, operands)
 
     def _element(self, node: Node, index: int) -> Node | None:
         """Return the plan's node that extracts the same element of a tuple; None if there is none."""
@@ -124,7 +124,8 @@ class Origins:
         This is for tensors made by operators that only ranks have: elements of merged operators, and results of
         redistribution. operator: the node's, if it is known.
         """
-        found = [one for one in self._at(node) if operator in ("", one.op.name) and _is_slice(type, one)]
+        here = (one for one in self._at.get(_place(node), ()) if operator in ("", one.op.name))
+        found = [one for one in here if _is_slice(type, one)]
         made = [one for one in found if not isinstance(one.op, Collective)] or found
         return made[-1] if len({(str(one.type), str(one.layout)) for one in made}) == 1 else None
 
@@ -136,6 +137,7 @@ class Origins:
         best = max(free, key=lambda node: len(known & {*node.inputs}), default=None)
         if best is not None:
             self._taken.add(best)
+            self._free[_key(best)].pop(best, None)  # else long loops on one line would take quadratic time
         return best
 
     def _chain(self, node: Node, operands: Sequence[Value | None]) -> list[int]:
@@ -183,6 +185,14 @@ class Origins:
         if all(isinstance(member, Node) and isinstance(member.type, TensorType) for member in found):
             self._elements[node] = found
         return None
+
+
+def _key(node: Node) -> tuple[Any, ...]:
+    return node.op.name.removeprefix(FUSED), *_place(node)
+
+
+def _place(node: Node) -> tuple[Any, ...]:
+    return *_line(node), node.instance, node.name
 
 
 def _line(node: Node) -> tuple[Any, ...]:

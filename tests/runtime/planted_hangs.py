@@ -59,7 +59,7 @@ class Planned:
 
 @dataclass
 class Job:
-    """A job of dp x tp x pp ranks. fault, rank, at: what the culprit does, and at which of its calls. pauses: all ranks
+    """A job of dp x tp x pp ranks. fault, rank, at: the culprit's fault, and the call at which it is. pauses: all ranks
     do nothing for a while before each step."""
 
     dp: int

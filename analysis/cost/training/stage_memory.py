@@ -7,9 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from itertools import accumulate, pairwise
 
-from mspc.analysis.cost.training import layer_costs
 from mspc.analysis.cost.training.constants import VALUES
-from mspc.analysis.cost.training.layer_costs import HALF, MASK, SINGLE, norm_parameters, parameters, stored, working
+from mspc.analysis.cost.training.layer_costs import (
+    HALF,
+    MASK,
+    SINGLE,
+    norm_parameters,
+    operand_bytes,
+    parameters,
+    stored,
+    working,
+)
 from mspc.analysis.cost.training.model_shape import ModelLayer, TrainingRun
 from mspc.ir.late_dataclass import dataclass
 
@@ -81,9 +89,10 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     model = run.model
     last, first = stage == run.pipeline - 1, stage == 0
     chunks = stage_layers(run)[stage]
-    layers = [model.layers[i] for chunk in chunks for i in chunk]
+    numbers = [i for chunk in chunks for i in chunk]
+    layers = [model.layers[i] for i in numbers]
     found: Counter[str] = Counter()
-    _add_states(run, [i for chunk in chunks for i in chunk], first, last, found)
+    _add_states(run, numbers, first, last, found)
     activations = [_chunk_activations(run, chunk) for chunk in chunks]
     for chunk in in_flight(run, stage):
         found.update(activations[chunk])
@@ -177,7 +186,7 @@ def _add_states(run: TrainingRun, numbers: list[int], first: bool, last: bool, f
         # Quantised weights are stored by rows and by columns, and half ones beside them unless the former are gathered.
         narrow = sum(each[kind] for each in few)
         wide = elements - narrow * run.gathered_operands
-        found["weights"] += (2 * layer_costs.operand_bytes(run, narrow) + wide * run.parameter) // over[0]
+        found["weights"] += (2 * operand_bytes(run, narrow) + wide * run.parameter) // over[0]
         found["gradients"] += elements * run.gradient // over[1]
         found["optimizer states"] += elements * run.state // (over[2] * (groups if run.outer_states else 1))
 

@@ -1,4 +1,4 @@
-"""fuse_scans: kernels of random graphs compute the same numbers, and what stays as it is."""
+"""fuse_scans: kernels of random graphs compute the same numbers, and graphs that it leaves unchanged."""
 
 import random
 from pathlib import Path
