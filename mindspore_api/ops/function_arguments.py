@@ -396,6 +396,55 @@ def check_labels(shape: Shape, target: Shape) -> None:
         )
 
 
+def check_grid(image: Shape, grid: Shape, mode: Any, padding_mode: Any) -> None:
+    """Raise ValueError for images and a grid of samples that do not fit each other, or another mode."""
+    dims = 3 if len(image) == 5 else 2
+    name = f"GridSampler{dims}D"
+    if mode not in ("bilinear", "nearest"):
+        raise ApiValueError(f"{name}: interpolation_mode must be 'bilinear' or 'nearest', not {mode!r}")
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise ApiValueError(f"{name}: padding_mode must be 'zeros', 'border' or 'reflection', not {padding_mode!r}")
+    for what, shape in (("image", image), ("grid", grid)):
+        if len(shape) != dims + 2:
+            raise ApiValueError(f"{name}: the {what} must have {dims + 2} dimensions, but its shape is {shape}")
+    if grid[-1] != dims:
+        raise ApiValueError(f"{name}: the grid's last dimension must be {dims}, but its shape is {grid}")
+    if 0 in image[2:]:
+        raise ApiValueError(f"{name}: the image of shape {image} is empty")
+
+
+def unpooled_sizes(shape: Shape, indices: Shape, kernel: Any, stride: Any, padding: Any, given: Any) -> Shape:
+    """Return the height and width of images that a pooling makes of this shape: the smallest ones, if none are given.
+    Raise ValueError for shapes or windows that do not fit."""
+    name = "max_unpool2d"
+    if len(shape) not in (3, 4) or shape != indices:
+        raise ApiValueError(f"{name}(): the input of shape {shape} and indices {indices} must have 3 or 4 dimensions")
+    if given is not None:
+        if len(given) not in (2, len(shape)) or tuple(given[:-2]) not in ((), shape[:-2]):
+            raise ApiValueError(f"{name}(): output_size {given} must be 2 numbers or the shape of all images")
+        return tuple(given[-2:])
+    sizes, pads = per_dimension(name, "kernel_size", kernel, 2), per_dimension(name, "padding", padding, 2)
+    steps = per_dimension(name, "stride", stride, 2) if stride else sizes
+    found = tuple(
+        (n - 1) * step - 2 * pad + size for n, step, pad, size in zip(shape[-2:], steps, pads, sizes, strict=True)
+    )
+    if min(found) < 1:
+        raise ApiValueError(f"{name}(): an input of shape {shape} with padding {padding} makes an image of {found}")
+    return found
+
+
+def check_rotary(x: Shape, cos: Shape, sin: Shape, mode: Any) -> None:
+    """Raise ValueError for operands of a rotary embedding that do not fit, or another mode."""
+    if mode != 0:
+        no_such("rotary_position_embedding", "mode", mode, "0; pairs of neighbours are not built")
+    fits = len(x) == len(cos) == 4 and cos == sin and x[3] == cos[3] and x[3] % 2 == 0
+    if not fits or any(n not in (1, m) for n, m in zip(cos, x, strict=True)):
+        raise ApiValueError(
+            f"rotary_position_embedding(): x {x}, cos {cos} and sin {sin} must have 4 dimensions, the last one of one "
+            "even size, and cos and sin broadcast to x"
+        )
+
+
 def wide(dtype: DType) -> DType:
     """Return the element type for a long sum: Float32 for narrower ones."""
     return FLOAT32 if dtype.is_float and dtype.itemsize < 4 else dtype

@@ -17,9 +17,11 @@ from mspc.ir.types import FLOAT32, INT32
 from mspc.mindspore_api.common.tensor import Tensor, note_view
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.function_arguments import Shape, axis_of, ints, least
-from mspc.ops.operator_arguments import describe
+from mspc.ops.operator_arguments import describe, plain
 
 _MODES = ("constant", "reflect", "replicate", "circular")
+_MIRRORS = {"reflect": "reflect", "symmetric": "symmetric", "edge": "replicate", "circular": "circular"}
+"""Modes of `mirror_pad` as `pad` calls them."""
 
 
 def margins(name: str, padding: Any, shape: Shape, mode: Any, value: Any) -> list[tuple[int, int]]:
@@ -35,12 +37,49 @@ def margins(name: str, padding: Any, shape: Shape, mode: Any, value: Any) -> lis
         raise ApiValueError(f"{name}(): padding {given} must be pairs for at most {len(shape)} dimensions")
     pairs = [(given[i], given[i + 1]) for i in range(0, len(given), 2)]
     found = [(0, 0)] * (len(shape) - len(pairs)) + pairs[::-1]
-    for d, (pair, size) in enumerate(zip(found, shape, strict=True)):
-        most = {"reflect": size - 1, "circular": size, "replicate": math.inf if size else 0}.get(mode, math.inf)
+    _check_margins(name, found, shape, mode)
+    return found
+
+
+def _check_margins(name: str, pairs: Sequence[tuple[int, int]], shape: Shape, mode: str) -> None:
+    """Raise ValueError for margins larger than the mode supports."""
+    for d, (pair, size) in enumerate(zip(pairs, shape, strict=True)):
+        limits = {"constant": math.inf, "reflect": size - 1, "replicate": math.inf if size else 0}
+        most = limits.get(mode, size)
         if (any(pair) and max(pair) > max(most, 0)) or size + min(pair[0], 0) + min(pair[1], 0) < 0:
             what = f"dimension {d} of size {size} cannot have the margins {pair} in mode {mode!r}"
             raise ApiValueError(f"{name}(): {what}")
-    return found
+
+
+def mirrored(mode: Any, paddings: Any, shape: Shape) -> tuple[str, Sequence[tuple[int, int]]]:
+    """Return (the mode as `pad` calls it, the margins of each dimension) of `mirror_pad`. Raise ValueError for another
+    mode, or margins that are no pairs or do not fit."""
+    kind = _MIRRORS.get(str(mode).lower())
+    if kind is None:
+        raise ApiValueError(f"mirror_pad(): mode must be one of {', '.join(map(repr, _MIRRORS))}, not {mode!r}")
+    pairs: Any = plain(paddings)
+    fits = isinstance(pairs, tuple) and len(pairs) == len(shape)
+    fits = fits and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
+    if not fits or not all(type(n) is int and n >= 0 for pair in pairs for n in pair):
+        what = f"paddings must be {len(shape)} pairs of integers not below 0, not {describe(paddings)}"
+        raise ApiValueError(f"mirror_pad(): {what}")
+    _check_margins("mirror_pad", pairs, shape, kind)
+    return kind, pairs
+
+
+def margin_places(size: int, pair: tuple[int, int], mode: str) -> Tensor:
+    """Return the source places of the elements along a dimension of this size, margins included."""
+    places = np.arange(-pair[0], size + pair[1])
+    if mode == "replicate":
+        places = places.clip(0, size - 1)
+    elif mode == "circular":
+        places = places % size
+    elif mode == "symmetric":
+        turned = places % (2 * size)
+        places = np.minimum(turned, 2 * size - 1 - turned)
+    else:
+        places = size - 1 - np.abs(size - 1 - np.abs(places))
+    return Tensor.from_array(places)
 
 
 def inside(shape: Shape, pairs: list[tuple[int, int]]) -> tuple[Shape, Shape, Shape]:
@@ -197,6 +236,11 @@ def base_grid(name: str, theta: Shape, size: Any, align_corners: bool) -> Tensor
         lines = [line * ((n - 1) / n) for line, n in zip(lines, shape[2:], strict=True)]
     places = [*np.meshgrid(*lines, indexing="ij")][::-1]
     return Tensor.from_array(np.stack([*places, np.ones(shape[2:])], axis=-1).reshape(1, -1, dims + 1))
+
+
+def corners(count: int, dims: int) -> list[tuple[int, ...]]:
+    """Return the offsets of the pixels that contribute to a place between pixels, `count` along each dimension."""
+    return list(itertools.product(range(count), repeat=dims))
 
 
 def tensor_of_numbers(name: str, values: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Max pooling that returns the positions of the maxima, and its inverse, which puts values back to these positions.
+"""Max pooling that returns the positions of the maxima.
 
 Positions are linear indices over all dimensions of an image, row-major, so that height and width cannot be sharded.
 """
@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, cast
-
-import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Node, Value
@@ -18,11 +15,11 @@ from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.control.structural import items
 from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling
 from mspc.ops.convolution.resizing import adaptive_lengths
-from mspc.ops.convolution.window import Shape, met, numbers, paddings, replicated_sides, taps
+from mspc.ops.convolution.window import Shape, met, replicated_sides, taps
 from mspc.ops.op import Gradients, Op, require_float, sample
 from mspc.ops.operator_arguments import constant_of
 from mspc.ops.tensor.reshape import Reshape
-from mspc.ops.tensor.selection import GatherD, GatherDGrad
+from mspc.ops.tensor.selection import GatherDGrad
 
 
 class _WithPlaces(Op, abstract=True):
@@ -194,75 +191,3 @@ class AdaptiveMaxPool3D(_AdaptiveMax):
 
     def places_type(self) -> DType:
         return INT32
-
-
-class MaxUnpool2D(Op):
-    """Zeros with the values of x at the places `argmax`, a result of MaxPoolWithArgmaxV2, in images [n, c, h, w].
-
-    output_shape: the images' global shape; () for the smallest image from which a pooling with these windows makes x.
-    """
-
-    ksize: Any = 1
-    strides: Any = 0
-    pads: Any = 0
-    output_shape: Any = ()
-    data_format: str = ""
-    linear_in = (0,)
-    omitted = ("data_format",)
-    integers = (1,)
-    float_only = True
-    samples = (
-        sample((2, 4, 1, 1), (2, 4, 1, 1), dtypes=("Float64", "Int64"), low=0, high=16, ksize=4),
-        sample((2, 2, 1, 1), (2, 2, 1, 1), dtypes=("Float64", "Int32"), low=0, high=9, ksize=2,
-               output_shape=(2, 2, 3, 3)),
-    )  # fmt: skip
-
-    def lengths(self, shape: Shape) -> Shape:
-        """Return the sizes of the images. Raise MspcError for bad attributes."""
-        if self.output_shape:
-            found = tuple(self.output_shape)
-            if len(found) != 4 or found[:2] != shape[:2] or not all(isinstance(n, int) for n in found):
-                raise MspcError(f"{self.name}: output_shape {found} must be 4 numbers, {shape[:2]} the first two")
-            return found[2:]
-        sizes = numbers(self.name, "ksize", self.ksize, 2)
-        given: Any = self.strides
-        strides = sizes if given in (0, None) else numbers(self.name, "strides", given, 2)
-        pads = paddings(self.name, self.pads, 2)
-        found = tuple(
-            (n - 1) * step - sum(pair) + size
-            for n, step, pair, size in zip(shape[2:], strides, pads, sizes, strict=True)
-        )
-        if min(found) < 1:
-            raise MspcError(f"{self.name}: an input of shape {shape} with pads {self.pads} makes an image of {found}")
-        return found
-
-    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        return {1: math.prod(self.lengths(types[0].shape))}
-
-    def rule(self, x: TensorType, argmax: TensorType) -> str:
-        if len(x.shape) != 4:
-            raise MspcError(f"{self.name}: the input must have 4 dimensions, but its shape is {x.shape}", code="E0303")
-        if x.shape != argmax.shape:
-            raise MspcError(f"{self.name}: the input has shape {x.shape}, but argmax has {argmax.shape}")
-        result, given = replicated_sides(self.lengths(x.shape), x.shape[2:])
-        return f"{given}, {given} -> {result}"
-
-    def localize(self, placement: Any) -> Op:
-        shape = placement.in_types[0].shape
-        local = placement.in_layouts[0].local_shape(shape)
-        return type(self)(self.ksize, self.strides, self.pads, (*local[:2], *self.lengths(shape)), self.data_format)
-
-    def bprop(self, b: Builder, x: Value, argmax: Value, out: Value, dout: Value) -> Gradients:
-        found = b.emit(GatherD(2), _flat(b, dout), _flat(b, argmax))
-        return b.emit(Reshape(x.shape), found), None
-
-    def compute(self, xp: Any, x: Any, argmax: Any) -> Any:
-        lengths = self.lengths(x.shape)
-        if xp is np and argmax.size and not 0 <= argmax.min() <= argmax.max() < math.prod(lengths):
-            wrong = argmax.min() if argmax.min() < 0 else argmax.max()
-            raise MspcError(f"{self.name}: place {wrong} is not in an image of {lengths}")
-        out = xp.zeros((*x.shape[:2], math.prod(lengths)), x.dtype)
-        images, channels = xp.arange(x.shape[0])[:, None, None], xp.arange(x.shape[1])[None, :, None]
-        flat = *x.shape[:2], math.prod(x.shape[2:])
-        out[images, channels, argmax.reshape(flat)] = x.reshape(flat)
-        return out.reshape(*x.shape[:2], *lengths)

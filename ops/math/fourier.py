@@ -1,63 +1,23 @@
-"""Fourier transforms, and the sizes and halves of their spectra."""
+"""Fourier transforms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Value
 from mspc.ir.types import DType, TensorType, complex_of, dtype_of, real_of
 from mspc.ops.bases import operator
+from mspc.ops.math.arithmetic import scaled
 from mspc.ops.math.elementwise import Real
 from mspc.ops.op import Gradients, Op, Sample, sample
-from mspc.ops.operator_arguments import axes_in, axis_in, describe, ints_of, plain, require_elements, split_call
-from mspc.ops.tensor.slicing import first_part
+from mspc.ops.operator_arguments import axis_in, describe, ints_of, plain, require_elements, split_call
+from mspc.ops.tensor.moving import Concat, Pad
+from mspc.ops.tensor.slicing import first_part, take_part
 from mspc.sharding.rules import factor_names, sized
-
-
-def replicated_along(shape: Sequence[int], axes: Sequence[int]) -> str:
-    """Return the rule of an operator that gives a tensor of the same shape; its dimensions `axes` must not be
-    sharded."""
-    names = [name + "!" * (d in axes) for d, name in enumerate(factor_names(len(shape)))]
-    return f"{' '.join(names)} -> {' '.join(names)}"
-
-
-class FitSizes(Op):
-    """x with the dimensions `axes` resized to `sizes`: truncated or zero-padded at their ends."""
-
-    axes: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-    takes_complex = True
-    linear_in = (0,)
-
-    def rule(self, x: TensorType) -> str:
-        rank = len(x.shape)
-        names = factor_names(2 * rank)
-        left, right = list(names[:rank]), list(names[:rank])
-        for axis, size in zip(self.axes, self.sizes, strict=True):
-            if size != x.shape[axis]:
-                for side, name, n in ((left, names[axis], x.shape[axis]), (right, names[rank + axis], size)):
-                    token = sized(name, n)
-                    side[axis] = token if token == "1" else f"{token}!"
-        return f"{' '.join(left)} -> {' '.join(right)}"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (_fitted(b, dout, self.axes, tuple(x.shape[axis] for axis in self.axes)),)
-
-    def compute(self, xp: Any, x: Any) -> Any:
-        shape = _resized(x.shape, self.axes, self.sizes)
-        common = tuple(slice(0, min(n, m)) for n, m in zip(x.shape, shape, strict=True))
-        made = xp.zeros(shape, x.dtype)
-        made[common] = x[common]
-        return made
-
-    samples = (
-        sample((4, 6), axes=(1,), sizes=(4,)),
-        sample((4, 6, 2), axes=(2, 0), sizes=(5, 2)),
-        sample((4,), axes=(0,), sizes=(1,), dtypes=("Complex128",), gradient=False),
-    )
 
 
 def _resized(shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
@@ -66,73 +26,22 @@ def _resized(shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) ->
 
 
 def _fitted(b: Builder, x: Value, axes: tuple[int, ...], sizes: tuple[int, ...]) -> Value:
+    """Return x with the dimensions `axes` resized to `sizes`: truncated or zero-padded at their ends."""
     shape = _resized(x.shape, axes, sizes)
-    if any(size > own for size, own in zip(shape, x.shape, strict=True)):
-        return b.emit(FitSizes(axes, sizes), x)
-    return first_part(b, x, shape)
+    margins = tuple((0, max(0, size - own)) for size, own in zip(shape, x.shape, strict=True))
+    return first_part(b, b.emit(Pad(margins), x) if any(map(any, margins)) else x, shape)
 
 
-class DoubledFrequencies(Op):
-    """x with `factor` times those of its frequencies along `axis` that represent two, of a transform of `points` real
-    numbers: all but the first and, for an even number of points, the last."""
+def _weighted(b: Builder, x: Value, axis: int, points: int, factor: float) -> Value:
+    """Return x with `factor` times those of its frequencies along `axis` that represent two, of a transform of `points`
+    real numbers: all but the first and, for an even number of points, the last."""
+    twice = (points + 1) // 2
+    ends = [end for end in (1, twice, x.shape[axis]) if end <= x.shape[axis]]
+    parts = [take_part(b, x, axis, begin, end) for begin, end in pairwise(sorted({0, *ends}))]
+    if twice > 1:
+        parts[1] = scaled(b, factor, parts[1])
+    return b.emit(Concat(axis), *parts)
 
-    axis: int = 0
-    points: int = 1
-    factor: float = 2.0
-    takes_complex = True
-    linear_in = (0,)
-
-    def rule(self, x: TensorType) -> str:
-        return replicated_along(x.shape, (self.axis,))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(self, dout),)
-
-    def compute(self, xp: Any, *inputs: Any) -> Any:
-        made = xp.array(inputs[0])
-        twice = (*[slice(None)] * self.axis, slice(1, (self.points + 1) // 2))
-        made[twice] *= self.factor
-        return made
-
-    samples = (sample((4, 3), axis=1, points=4), sample((3, 4), axis=0, points=5))
-
-
-class FFTShift(Op):
-    """x rolled along the dimensions `dim` (() for all), so that the first element comes to their middle. Called as
-    `FFTShift()(x, dim)`."""
-
-    dim: tuple[int, ...] = ()
-    takes_complex = True
-    linear_in = (0,)
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("dim",), optional=1)
-        dim = plain(found.get("dim"))
-        return replace(self, dim=() if dim is None else ints_of(self.name, "dim", dim)), tensors
-
-    def steps(self, size: int) -> int:
-        """Return the number of positions by which a dimension is rolled."""
-        return size // 2
-
-    def rule(self, input: TensorType) -> str:
-        return replicated_along(input.shape, axes_in(self.name, self.dim, len(input.shape)))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        back = FFTShift if isinstance(self, IFFTShift) else IFFTShift
-        return (b.emit(back(self.dim), dout),)
-
-    def compute(self, xp: Any, x: Any) -> Any:
-        axes = axes_in(self.name, self.dim, x.ndim)
-        return xp.roll(x, tuple(self.steps(x.shape[axis]) for axis in axes), axes) if axes else x.copy()
-
-    samples = (sample((4, 5), dim=(1,)), sample((3, 2, 4)), sample((5, 4), dim=(-2,)))
-
-
-class IFFTShift(FFTShift):
-    """The inverse of `FFTShift`."""
-
-    def steps(self, size: int) -> int:
-        return -(size // 2)
 
 NORMS = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 """The norm of the inverse transform, by norm."""
@@ -221,12 +130,12 @@ class Transform(Op, abstract=True):
         if self.takes_real and len(axes) == 1:
             # The real part of the inverse transform of half of the frequencies. An inverse transform of several
             # dimensions may assume that these belong to real numbers.
-            dout, back = b.emit(DoubledFrequencies(axes[0], points[0], 0.5), dout), IRFFTN
+            dout, back = _weighted(b, dout, axes[0], points[0], 0.5), IRFFTN
         elif self.takes_real:
             dout = _fitted(b, dout, axes[-1:], points[-1:])
         dx: Value = b.emit(back(s=points, dim=axes, norm=NORMS[self.norm]), dout)
         if self.gives_real:
-            dx = b.emit(DoubledFrequencies(axes[-1], points[-1]), dx)
+            dx = _weighted(b, dx, axes[-1], points[-1], 2.0)
         if not x.tensor_type.dtype.is_complex and dx.tensor_type.dtype.is_complex:
             dx = b.emit(Real(), dx)
         return (_fitted(b, dx, axes, tuple(x.shape[axis] for axis in axes)),)

@@ -1,12 +1,10 @@
-"""Parts of tensors, blocks of images, and margins filled with other elements."""
+"""Parts of tensors, and margins of one value."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, cast
-
-import numpy as np
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Constant, Value
@@ -16,8 +14,8 @@ from mspc.ops.index_map import IndexBlock, IndexMap, padded
 from mspc.ops.math.arithmetic import Sub
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
-from mspc.ops.operator_arguments import axis_in, constant_of, describe, int_of, ints_of, plain
-from mspc.ops.tensor.moving import Pad, TensorParts, margins_in
+from mspc.ops.operator_arguments import axis_in, int_of, ints_of
+from mspc.ops.tensor.moving import Pad, TensorParts
 from mspc.ops.tensor.reshape import ReduceSum
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import factor_names
@@ -188,144 +186,3 @@ class PadV3(Op):
         out = xp.full(shape, value, x.dtype)
         out[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, pairs, strict=True))] = x
         return out
-
-Pairs = tuple[tuple[int, int], ...]
-
-
-def pairs_of(name: str, what: str, value: Any, count: int) -> Pairs:
-    """Return `count` pairs of integers not below 0. Raise MspcError for anything else."""
-    found = plain(value)
-    pairs = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
-    fits = len(pairs) == count and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
-    if not fits or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for pair in pairs for n in pair):
-        raise MspcError(f"{name}: {what} must be {count} pairs of integers not below 0, not {describe(value)}")
-    return pairs
-
-
-MODES = ("reflect", "symmetric", "edge", "circular")
-
-
-def source_places(mode: str, size: int, pair: tuple[int, int]) -> Any:
-    """Return the source places of the elements along a dimension of this size, margins included, Int64."""
-    places = np.arange(-pair[0], size + pair[1])
-    if mode == "edge":
-        return places.clip(0, size - 1)
-    if mode == "circular":
-        return places % size
-    if mode == "symmetric":
-        turned = places % (2 * size)
-        return np.minimum(turned, 2 * size - 1 - turned)
-    return size - 1 - np.abs(size - 1 - np.abs(places))
-
-
-class _Margins(Op, abstract=True):
-    """paddings: (before, after) of every dimension; those that get a margin are not sharded.
-
-    Class attributes: sign: 1 if the result has the margins, -1 if the operand has them.
-    """
-
-    sign: ClassVar[int] = 1
-
-    mode: str = "reflect"
-    paddings: Any = ()
-    linear_in = (0,)
-
-    @property
-    def kind(self) -> str:
-        """`mode` as `MODES` has it. Raise MspcError for another one."""
-        found = self.mode.lower()
-        if found not in MODES:
-            raise MspcError(f"{self.name}: mode must be one of {', '.join(map(repr, MODES))}, not {self.mode!r}")
-        return found
-
-    def pairs(self, shape: Sequence[int]) -> Pairs:
-        """Return the margins of a tensor of this shape. Raise MspcError if it has too few elements to fill them."""
-        pairs = pairs_of(self.name, "paddings", self.paddings, len(shape))
-        for d, (pair, size) in enumerate(zip(pairs, shape, strict=True)):
-            most = {"reflect": size - 1, "edge": max(pair) if size else 0}.get(self.kind, size)
-            if max(pair) > max(most, 0):
-                raise MspcError(
-                    f"{self.name}: dimension {d} of size {size} cannot have the margins {pair} in mode {self.mode!r}"
-                )
-        return pairs
-
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
-        pairs = pairs_of(self.name, "paddings", self.paddings, types[0].rank)
-        margins, result = margins_in(orders[0], pairs, types[0].shape, self.sign)
-        return None if result is None else Reordered(replace(self, paddings=margins), tuple(orders), (result,))
-
-    def sides(self, shape: Sequence[int]) -> tuple[str, str]:
-        """Return the rule's sides without and with the margins."""
-        pairs, rank = self.pairs(shape), len(shape)
-        names, wide = factor_names(rank), factor_names(rank, rank)
-        inner = [f"{name}={n}!" if any(pair) else name for name, n, pair in zip(names, shape, pairs, strict=True)]
-        outer = [
-            f"{new}={n + sum(pair)}!" if any(pair) else name
-            for name, new, n, pair in zip(names, wide, shape, pairs, strict=True)
-        ]
-        return " ".join(inner), " ".join(outer)
-
-
-class MirrorPad(_Margins):
-    """x padded by reflection: about its last element (mode "REFLECT") or its edge ("SYMMETRIC"). Called as
-    `MirrorPad(mode)(x, paddings)`. The mode "EDGE" repeats the last element, "CIRCULAR" wraps around."""
-
-    settings = (("paddings", constant_of),)
-    samples = (
-        sample((4, 8), mode="REFLECT", paddings=((0, 0), (2, 3))),
-        sample((4, 3, 4), mode="SYMMETRIC", paddings=((0, 0), (3, 0), (1, 1))),
-        sample((4, 3), mode="EDGE", paddings=((0, 0), (4, 1))),
-        sample((4, 3), mode="CIRCULAR", paddings=((0, 0), (3, 1))),
-    )
-
-    def rule(self, x: TensorType) -> str:
-        return " -> ".join(self.sides(x.shape))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(MirrorPadGrad(self.mode, self.paddings), dout),)
-
-    def compute(self, xp: Any, x: Any) -> Any:
-        found = xp.array(x)
-        for d, (pair, size) in enumerate(zip(self.pairs(x.shape), x.shape, strict=True)):
-            if any(pair):
-                found = found.take(xp.asarray(source_places(self.kind, size, pair)), axis=d)
-        return found
-
-
-class MirrorPadGrad(_Margins):
-    """The gradient of MirrorPad: every element gets the sum of the gradients of its copies."""
-
-    sign = -1
-
-    samples = (
-        sample((4, 13), mode="REFLECT", paddings=((0, 0), (2, 3))),
-        sample((4, 6, 6), mode="SYMMETRIC", paddings=((0, 0), (3, 0), (1, 1))),
-        sample((4, 8), mode="EDGE", paddings=((0, 0), (4, 1))),
-    )
-
-    def inner(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape without margins. Raise MspcError if these are more."""
-        pairs = pairs_of(self.name, "paddings", self.paddings, len(shape))
-        found = tuple(n - sum(pair) for n, pair in zip(shape, pairs, strict=True))
-        if min(found, default=0) < 0:
-            raise MspcError(f"{self.name}: a gradient of shape {tuple(shape)} has no margins {pairs}")
-        return found
-
-    def rule(self, dout: TensorType) -> str:
-        inner, outer = self.sides(self.inner(dout.shape))
-        return f"{outer} -> {inner}"
-
-    def bprop(self, b: Builder, dout: Value, out: Value, second: Value) -> Gradients:
-        return (b.emit(MirrorPad(self.mode, self.paddings), second),)
-
-    def compute(self, xp: Any, dout: Any) -> Any:
-        sizes = self.inner(dout.shape)
-        found = xp.array(dout)
-        for d, (pair, size) in enumerate(zip(self.pairs(sizes), sizes, strict=True)):
-            if not any(pair):
-                continue
-            transposed = xp.moveaxis(found, d, 0)
-            total = xp.zeros((size, *transposed.shape[1:]), dout.dtype)
-            xp.add.at(total, xp.asarray(source_places(self.kind, size, pair)), transposed)
-            found = xp.moveaxis(total, 0, d)
-        return xp.ascontiguousarray(found)

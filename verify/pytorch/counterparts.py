@@ -118,24 +118,7 @@ def _rearranged(torch: Any) -> dict[str, Counterpart]:
         found = f.unfold(f.pad(x, _sides(along)), sizes, dilations, 0, strides)
         return found.reshape(*x.shape[:2], math.prod(sizes), -1)
 
-    def mirrored(op: Any, x: Tensor) -> Tensor:
-        modes = {"reflect": "reflect", "symmetric": "symmetric", "edge": "replicate", "circular": "circular"}
-        for d, (before, after) in enumerate(op.pairs(tuple(x.shape))):
-            if before or after:
-                x = _margin(torch, x, d, before, after, modes[op.kind])
-        return x
-
-    return {"Im2Col": columns, "MirrorPad": mirrored}
-
-
-def _margin(torch: Any, x: Tensor, d: int, before: int, after: int, mode: str) -> Tensor:
-    """Return x with a margin along one dimension."""
-    if mode == "symmetric":
-        ends = x.narrow(d, 0, before).flip(d), x, x.narrow(d, x.shape[d] - after, after).flip(d)
-        return torch.cat(ends, d)
-    rows = x.movedim(d, -1)
-    flat = torch.nn.functional.pad(rows.reshape(1, -1, x.shape[d]), (before, after), mode)
-    return flat.reshape(*rows.shape[:-1], -1).movedim(-1, d)
+    return {"Im2Col": columns}
 
 
 # Writes attention out in PyTorch, as the counterpart of the operator that stores no scores.

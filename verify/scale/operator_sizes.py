@@ -18,7 +18,6 @@ from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.nn.batch_norm import BatchNormStep, ChannelStatistics, JoinStatistics
 from mspc.ops.nn.experts import ExpertPlaces
-from mspc.ops.nn.rotary import RotaryPositionEmbedding
 from mspc.ops.nn.softmax import LogSoftmax, Softmax
 from mspc.ops.op import Op
 from mspc.ops.random.dropout import Dropout, UniformReal
@@ -67,8 +66,6 @@ class Row:
     same: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
     frozen: list[Dim] = field(default_factory=list[Dim])
     by_rule: bool = True
-    halves: list[Dim] = field(default_factory=list[Dim])
-    """Dimensions of which an even number of places must be left."""
     least: list[tuple[Dim, int, int]] = field(default_factory=list["tuple[Dim, int, int]"])
     """A dimension, a size along it, and how much of that must be left at least."""
     room: list[tuple[Dim, int, Dim, int, int]] = field(default_factory=list["tuple[Dim, int, Dim, int, int]"])
@@ -447,7 +444,6 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     JoinStatistics: lambda op, operands, results: Row(
         same=[(in_dim(0, 2), out_dim(0, number)) for number in range(len(results))], by_rule=False
     ),
-    RotaryPositionEmbedding: lambda op, operands, results: Row(halves=[in_dim(0, len(operands[0].shape) - 1)]),
     **dict.fromkeys((Softmax, LogSoftmax), _softmax),
     **dict.fromkeys((FlashAttentionScore, FlashAttentionScoreGrad), _attention),
 }

@@ -455,7 +455,6 @@ class Sizing:
     _traded: Traded = field(default_factory=Traded)
     _done: set[Graph] = field(default_factory=set[Graph])
     found: dict[int, int] = field(default_factory=dict[int, int])
-    _halves: list[Product] = field(default_factory=list[Product])
     turns: dict[int, Product] = field(default_factory=dict[int, Product])
     """The divisors of the numbers of iterations of scans, which are equal in all programs; 1 for other loops."""
     line_dims: dict[Node, Dims] = field(default_factory=dict[Node, Dims])
@@ -656,7 +655,6 @@ class Sizing:
             self.divisors.leaves(product(dim), size, least)
         for dim, size, other, of, ways in row.room:
             self.divisors.has_room(product(dim), size, product(other), of, ways)
-        self._halves += [product(dim) for dim in row.halves]
 
     def _lines(
         self, op: FusedElementwise | FusedUpdate, types: Sequence[TensorType], operands: Dims, known: Dims | None = None
@@ -765,10 +763,6 @@ class Sizing:
     def resolve(self) -> None:
         """Choose the divisors."""
         self.found = self.divisors.values()
-        for product in self._halves:
-            for unknown in self.divisors.resolved(product):
-                n = self.found.get(unknown, 1)
-                self.found[unknown] = n // 2 if n % 2 == 0 else 1
 
     def divisor(self, product: Product) -> int:
         """Return the number by which a dimension is divided."""

@@ -22,6 +22,7 @@ from mspc.mindspore_api.ops.function_arguments import (
     part_of,
     part_sizes,
     permutation,
+    reduced_axes,
     split_sizes,
     within,
 )
@@ -30,8 +31,10 @@ from mspc.mindspore_api.ops.index_arguments import (
     diagonal_places,
     diagonal_view,
     inside,
+    margin_places,
     margins,
     mesh_shapes,
+    mirrored,
     outside,
     outside_pairs,
     places_in,
@@ -329,6 +332,18 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     return input
 
 
+def fftshift(input: Any, dim: Any = None) -> Any:
+    """Roll the elements along `dim`, None for all, so that the first one comes to the middle."""
+    axes = reduced_axes("fftshift", dim, len(input.shape))
+    return roll(input, tuple([input.shape[axis] // 2 for axis in axes]), axes)
+
+
+def ifftshift(input: Any, dim: Any = None) -> Any:
+    """Return the input of `fftshift`."""
+    axes = reduced_axes("ifftshift", dim, len(input.shape))
+    return roll(input, tuple([-(input.shape[axis] // 2) for axis in axes]), axes)
+
+
 def gather_elements(input: Any, dim: int, index: Any) -> Any:
     """Return for each element of `index` the value of `input` at it along `dim`; along other dimensions `index` may be
     smaller."""
@@ -352,10 +367,22 @@ def pad(input_x: Any, padding: Any, mode: str = "constant", value: Any = None) -
     pairs = margins("pad", padding, input_x.shape, mode, value)
     if mode == "constant":
         return _with_constant(input_x, pairs, 0 if value is None else value)
-    added = outside_pairs(pairs)
-    if any(map(any, added)):
-        input_x = ops.MirrorPad({"replicate": "edge"}.get(mode, mode))(input_x, added)
-    return _inside(input_x, pairs)
+    return _inside(_with_copies(input_x, outside_pairs(pairs), mode), pairs)
+
+
+def mirror_pad(input_x: TensorLike, paddings: Any, mode: str) -> Any:
+    """Return the input with margins (before, after) of every dimension, mirrored: "REFLECT" without its own edge,
+    "SYMMETRIC" with it; "EDGE" repeats the last element, "CIRCULAR" continues at the other end. Raise ValueError for
+    another mode, or margins that do not fit."""
+    kind, pairs = mirrored(mode, paddings, input_x.shape)
+    return _with_copies(input_x, pairs, kind)
+
+
+def _with_copies(x: Any, pairs: Any, mode: str) -> Any:
+    for axis in range(len(pairs)):
+        if any(pairs[axis]):
+            x = ops.Gather()(x, margin_places(x.shape[axis], pairs[axis], mode), axis)
+    return x
 
 
 def _with_constant(x: Any, pairs: Any, value: Any) -> Any:

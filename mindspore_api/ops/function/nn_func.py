@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import FLOAT32, FLOAT64, HALVES, dtype_of
+from mspc.ir.types import FLOAT32, FLOAT64, HALVES, INT64, dtype_of
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.checked import TensorLike
 from mspc.mindspore_api.ops.function_arguments import (
     check_form,
+    check_grid,
     check_number,
+    check_rotary,
     element_type,
     least,
     no_such,
@@ -26,7 +28,7 @@ from mspc.mindspore_api.ops.function_arguments import (
     share_of,
     wide,
 )
-from mspc.mindspore_api.ops.index_arguments import base_grid, frame_places
+from mspc.mindspore_api.ops.index_arguments import base_grid, corners, frame_places
 
 
 def gelu(input: Any, approximate: str = "none") -> Any:
@@ -389,9 +391,51 @@ def fold(input: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padd
 def grid_sample(
     input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: Any = None
 ) -> Any:
-    """Return images [n, c, h, w] or [n, c, d, h, w] sampled at the points of a grid; see GridSampler2D."""
-    given = (mode, padding_mode, bool(align_corners))
-    return (ops.GridSampler3D(*given) if len(input.shape) == 5 else ops.GridSampler2D(*given))(input, grid)
+    """Return images [n, c, h, w] or [n, c, d, h, w] sampled at the points of a grid [n, h', w', 2] or
+    [n, d', h', w', 3], in which -1 and 1 are the ends of the images.
+
+    mode: "bilinear" or "nearest". padding_mode: outside of the image are "zeros", its "border", or its "reflection".
+    align_corners: whether the ends are the centres of pixels at the border, or their edges.
+
+    Raises ValueError for another mode, or shapes that do not fit.
+    """
+    check_grid(input.shape, grid.shape, mode, padding_mode)
+    sizes, dims, nearest = input.shape[2:], len(input.shape) - 2, mode == "nearest"
+    flat = ops.reshape(grid, (grid.shape[0], 1, -1, dims))
+    places = [_sampled_places(flat[..., dims - 1 - d], sizes[d], padding_mode, align_corners) for d in range(dims)]
+    lows = [ops.Rint()(at) if nearest else ops.Floor()(at) for at in places]
+    pixels = ops.reshape(input, (*input.shape[:2], -1))
+    total = None
+    for corner in corners(1 if nearest else 2, dims):
+        number, weight, inside = 0, 1.0, None
+        for d in range(dims):
+            at = lows[d] + corner[d]
+            valid = ops.LogicalAnd()(at >= 0, at < sizes[d])
+            inside = valid if inside is None else ops.LogicalAnd()(inside, valid)
+            number = number * sizes[d] + ops.cast(ops.Select()(valid, at, 0.0), INT64)
+            share = places[d] - lows[d]
+            weight = weight if nearest else weight * (share if corner[d] else 1.0 - share)
+        read = ops.GatherD()(pixels, 2, ops.BroadcastTo((*input.shape[:2], number.shape[2]))(number))
+        part = ops.Select()(inside, read * weight, 0.0)
+        total = part if total is None else total + part
+    return ops.reshape(total, (*input.shape[:2], *grid.shape[1:-1]))
+
+
+def _sampled_places(numbers: Any, size: int, padding_mode: str, align_corners: Any) -> Any:
+    """Return the places, in pixels, at which a dimension of this size is read."""
+    ends = size - 1 if align_corners else size
+    places = (numbers + 1.0) * (ends / 2) - (0.0 if align_corners else 0.5)
+    if padding_mode == "zeros":
+        return places
+    if padding_mode == "reflection":
+        low = 0.0 if align_corners else -0.5
+        if ends == 0:
+            return ops.zeros_like(places)
+        away = ops.Abs()(places - low)
+        rounds = ops.Floor()(away / ends)
+        rest = away - rounds * ends
+        places = ops.Select()(ops.Equal()(rounds - ops.Floor()(rounds * 0.5) * 2.0, 1.0), ends - rest, rest) + low
+    return ops.clamp(places, 0.0, size - 1.0)
 
 
 def affine_grid(theta: Any, size: Any, align_corners: bool = False) -> Any:
@@ -494,6 +538,18 @@ def mixed_precision_cast(dst_type: Any, x: object) -> Any:
     if isinstance(x, tuple):
         return tuple([mixed_precision_cast(dst_type, value) for value in x])
     return x
+
+
+def rotary_position_embedding(x: TensorLike, cos: TensorLike, sin: TensorLike, mode: int = 0) -> Any:
+    """Return x * cos + rotated(x) * sin; rotated(x) is the second half of the last dimension, negated, and then the
+    first.
+
+    x has 4 dimensions, and cos and sin broadcast to it; mode must be 0: pairs of neighbours, 1, are not built. Raise
+    ValueError for other shapes or another mode.
+    """
+    check_rotary(x.shape, cos.shape, sin.shape, mode)
+    first, second = ops.Split(3, 2)(x)
+    return x * cos + ops.Concat(3)((ops.Neg()(second), first)) * sin
 
 
 def stft(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.mindspore_api import ops
-from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.ops.function_arguments import unpooled_sizes
 
 
 def max_pool2d(
@@ -69,20 +69,11 @@ def max_unpool2d(
     output_size: height and width, or the whole shape, of the result; by default the smallest size from which a pooling
     with these windows gives the shape of x.
     """
-    op = ops.MaxUnpool2D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size))
-    if len(x.shape) == 3:
-        return ops.squeeze(op(ops.expand_dims(x, 0), ops.expand_dims(indices, 0)), 0)
-    return op(x, indices)
-
-
-def _batched_size(x: Any, output_size: Any) -> Any:
-    """Return the shape of the result with a batch, () if none is given."""
-    if output_size is None:
-        return ()
-    if len(output_size) not in (2, len(x.shape)):
-        raise ApiValueError(f"max_unpool2d: output_size {output_size} must be 2 numbers or the whole shape")
-    lead = x.shape[:-2] if len(x.shape) == 4 else (1, *x.shape[:-2])
-    return (*lead, *tuple(output_size)[-2:])
+    sizes = unpooled_sizes(x.shape, indices.shape, kernel_size, stride, padding, output_size)
+    flat = (*x.shape[:-2], x.shape[-2] * x.shape[-1])
+    image = ops.zeros((*x.shape[:-2], sizes[0] * sizes[1]), x.dtype)
+    found = ops.ScatterElements(len(flat) - 1)(image, ops.reshape(indices, flat), ops.reshape(x, flat))
+    return ops.reshape(found, (*x.shape[:-2], *sizes))
 
 
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
