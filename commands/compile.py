@@ -77,20 +77,20 @@ def compile_target(target: str, options: CompileOptions) -> None:
         return  # started by mpirun: its first rank compiles for all
     _check_files(options)
     found = find_call(target, options)
-    captured, ranks = found.captured, found.ranks
+    captured, ranks, context = found.captured, found.ranks, found.captured.context
     for rank in options.only_ranks:
         if not 0 <= rank < ranks:
             raise _no_rank(rank, ranks, options.ranks is None)
     wanted: Sequence[int] = sorted(set(options.only_ranks)) if options.only_ranks else range(ranks)
-    level = max(options.level, captured.context.save_graphs)
-    folder = options.out or Path(captured.context.save_graphs_path or DEFAULT_FOLDER)
+    level = max(options.level, context.save_graphs)
+    folder = options.out or Path(context.save_graphs_path or DEFAULT_FOLDER)
     _check_apart(options, folder)
     loudness = options.loudness
     opened = _output_folder(captured, options, folder)
     with ProgressLine(not loudness.quiet and not loudness.verbose) as progress, opened as output:
         progress.show(f"compiling {captured.script} for {ranks} rank{'s' if ranks > 1 else ''}")
         first = compile_for(captured, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
-        settings = Settings(captured.context.matmul_allow_tf32, captured.context.deterministic)
+        settings = Settings(context.matmul_allow_tf32, context.deterministic, first.compiled.config.device)
         values = first_values(first.compiled.traced, first.compiled.graph)
         own = _values_of_ranks(found.target, ranks, values, first.compiled)
         programs = Programs(first, wanted, found.asked(), level, found.rerun, apart=own is not None)
@@ -104,9 +104,9 @@ def compile_target(target: str, options: CompileOptions) -> None:
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
         _write_module(output, options.emit, programs, ranks)
         output.commit()
-        StrategyFiles().write(first.compiled, captured.context, trains=True)
+        StrategyFiles().write(first.compiled, context, trains=True)
     if not loudness.quiet:
-        for name, text in captured.context.changing_nothing("compile", first.compiled.config.device):
+        for name, text in context.changing_nothing("compile", first.compiled.config.device):
             say_once(name, text)
         for text in first.compiled.traced.warnings:
             print(f"warning: {text}", file=sys.stderr)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError, ranks_listed
+from mspc.ir.diagnostics import MspcError, listed, ranks_listed
 from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_json, reading, text_in, texts_in, whole_in
 from mspc.ir.files.refill import finish_refill
 from mspc.ir.files.regular import check_name, inside, read_begin, read_bytes, read_text
@@ -31,6 +31,7 @@ FORMAT = 1
 PROGRAM = "program.json"
 WEIGHTS = "weights.safetensors"
 _SWITCH = {"ON": True, "OFF": False}
+_DEFAULTS = {"matmul_allow_tf32": False, "deterministic": "OFF", "device_target": "CPU"}
 
 
 @dataclass(frozen=True)
@@ -38,27 +39,35 @@ class Settings:
     """Settings of the script for GPUs, with the names and values of `set_context`.
 
     matmul_allow_tf32: matmuls of Float32 may round their operands to TF32. deterministic: the same bits in every run.
+    device_target: device for which the programs were compiled.
     """
 
     matmul_allow_tf32: bool = False
     deterministic: bool = False
+    device_target: str = "CPU"
 
     def entry(self) -> dict[str, Any]:
         """Return the entry `settings` of `program.json`: the values that differ from the defaults."""
-        tf32 = {"matmul_allow_tf32": True} if self.matmul_allow_tf32 else {}
-        return tf32 | ({"deterministic": "ON"} if self.deterministic else {})
+        found = {
+            "matmul_allow_tf32": self.matmul_allow_tf32,
+            "deterministic": "ON" if self.deterministic else "OFF",
+            "device_target": self.device_target,
+        }
+        return {key: value for key, value in found.items() if value != _DEFAULTS[key]}
 
     @staticmethod
     def read(entry: Any) -> Settings:
         """Return the settings of such an entry. Raise ValueError for an unknown name or value."""
         for key in object_in(entry, "settings"):
-            if key not in ("matmul_allow_tf32", "deterministic"):
-                raise ValueError(f"settings has no {key!r}; known are matmul_allow_tf32 and deterministic")
-        tf32, deterministic = entry.get("matmul_allow_tf32", False), entry.get("deterministic", "OFF")
+            if key not in _DEFAULTS:
+                raise ValueError(f"settings has no {key!r}; known are {listed([*_DEFAULTS])}")
+        tf32, deterministic, device = ({**_DEFAULTS, **entry}[key] for key in _DEFAULTS)
         flag_in(tf32, "matmul_allow_tf32 in settings")
         if not isinstance(deterministic, str) or deterministic not in _SWITCH:
             raise ValueError(f'deterministic in settings is {json.dumps(deterministic)}, not "ON" or "OFF"')
-        return Settings(tf32, _SWITCH[deterministic])
+        if device not in ("CPU", "GPU"):
+            raise ValueError(f'device_target in settings is {json.dumps(device)}, not "CPU" or "GPU"')
+        return Settings(tf32, _SWITCH[deterministic], device)
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    if "quick" not in item.config.option.markexpr:
+        return  # the marks would take seconds of every process
     if quick.is_first_case(item) and quick.is_quick(item.path, item.name.partition("[")[0]):
         item.add_marker(pytest.mark.quick)
 

@@ -34,13 +34,14 @@ def quick_tests(file: Path) -> frozenset[str]:
     """Names of the tests of a file that are quick: none of a file that loads PyTorch itself."""
     name = file.relative_to(FOLDER).as_posix()
     text = file.read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)  # ast.get_source_segment splits the text anew each time
     defined = {each: statement for statement in ast.parse(text).body for each in _names_defined(statement)}
     tests = {each for each in defined if each.startswith("test_")}
     if name in ALSO:
         return frozenset(tests)
     if name in SLOW or re.search(r"^(?:import torch|from torch|torch\b|pytest\.importorskip)", text, re.MULTILINE):
         return frozenset()
-    sources = {each: ast.get_source_segment(text, statement) or "" for each, statement in defined.items()}
+    sources = {each: "".join(lines[s.lineno - 1 : s.end_lineno]) for each, s in defined.items()}
     decorated = {each: "".join(map(ast.unparse, getattr(s, "decorator_list", ()))) for each, s in defined.items()}
     slow = {each for each, source in sources.items() if STARTS.search(source + decorated[each])}
     used = {each: {*re.findall(r"\w+", sources[each] + decorated[each])} & defined.keys() for each in defined}

@@ -28,7 +28,6 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import Module
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import nodes_with_times
-from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.program import PlanEntries, Program
 
 if TYPE_CHECKING:
@@ -206,10 +205,8 @@ def make_report(compiled: Compiled, graph: Graph, rank: int, timed: bool = False
     ran = list(nodes_with_times(graph))
     collectives = [collective_row(node, node.op, times) for node, times in ran if isinstance(node.op, Collective)]
     parameters = [parameter_row(parameter) for parameter in graph.parameters]
-    inside = None
-    if on_gpu:
-        from mspc.runtime.memory_plan import device_bytes_inside as inside  # late: few compiles are for GPUs
-    memory = memory_row(plan_memory(graph, inside=inside, early=on_gpu))
+    facts = GraphFacts(graph, machine=H200, on_gpu=on_gpu)
+    memory = memory_row(facts.memory_plan)
     return Report(
         compile_id=compiled.compile_id, mode=config.mode, ranks=config.all_ranks, rank=rank,
         operators=operator_rows(compiled.graph, config.sharded), parameters=parameters, collectives=collectives,
@@ -223,5 +220,5 @@ def make_report(compiled: Compiled, graph: Graph, rank: int, timed: bool = False
         ),
         memory=memory,
         without_kernels=without_kernels(graph) if on_gpu else [],
-        times=GraphFacts(graph, machine=H200).times if timed else None,
+        times=facts.times if timed else None,
     )  # fmt: skip

@@ -30,7 +30,7 @@ from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.op import REGISTRY
 from mspc.ops.optim.optimizer import Update
 from mspc.runtime.memory import MemoryPlan
-from mspc.runtime.memory_plan import plan_memory
+from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
 
 NO_WORK = frozenset({"Depend", "MakeTuple", "TupleGetItem", "Load", "UpdateState", "call", "J", "RefToEmbed",
                      "EnvironGet", "EnvironSet", "EnvironAdd", "_VirtualDataset", "partial"})  # fmt: skip
@@ -52,7 +52,8 @@ class GraphFacts:
     """Facts of one graph, each computed when it is first read.
 
     foreign: MindSpore wrote it. of_one_rank: it is a rank's graph; memory and times of other graphs are None. ranks:
-    those that run it; figures and names are those of the first. text: of the first one's file.
+    those that run it; figures and names are those of the first. text: of the first one's file. on_gpu: memory is
+    planned as on a GPU.
     """
 
     graph: Graph
@@ -61,6 +62,7 @@ class GraphFacts:
     machine: Machine = H200
     ranks: tuple[int, ...] = ()
     text: str = ""
+    on_gpu: bool = False
 
     @property
     def rank(self) -> int:
@@ -116,7 +118,8 @@ class GraphFacts:
     @cached_property
     def memory_plan(self) -> MemoryPlan:
         """Memory plan of a rank's step."""
-        return plan_memory(self.graph)
+        inside = device_bytes_inside if self.on_gpu else None
+        return plan_memory(self.graph, inside=inside, early=self.on_gpu)
 
     @cached_property
     def timeline(self) -> StreamTimeline:

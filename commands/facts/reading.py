@@ -91,7 +91,8 @@ def program_facts(folder: Path, machine: Machine, numbers_count: bool = True) ->
             check_in_file(graph, program.folder / file)
         else:
             restore_provenance(graph, program.provenance.get(file, {}))
-        kinds.append(GraphFacts(graph, machine=machine, ranks=tuple(kind.ranks), text=kind.text))
+        ranks, on_gpu = tuple(kind.ranks), program.settings.device_target == "GPU"
+        kinds.append(GraphFacts(graph, machine=machine, ranks=ranks, text=kind.text, on_gpu=on_gpu))
     notes = [f"edited since they were compiled: {listed(edited, NAMED)}"] if edited else []
     stages = {stage_of(kind.graph): kind for kind in reversed(kinds)}
     return CompileFacts(

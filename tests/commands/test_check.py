@@ -83,6 +83,29 @@ def test_what_breaks_is_what_the_compiles_table_says(quickstart: Path) -> None:
     assert all("must be sharded" in c["row"]["reason"] for c in forbidden["collectives"])
 
 
+SWAPPED = """
+import mspc as ms
+ms.set_context(mode=ms.GRAPH_MODE, device_target="{}")
+class Net(ms.nn.Cell):
+    def construct(self, x, n):
+        y = x
+        while n > 0:
+            x, y, n = y, x + y, n - 1
+        return x
+Net()(ms.ops.ones((8, 16), ms.float32), ms.Tensor(3))
+"""
+
+
+@pytest.mark.parametrize(("device", "step"), [("GPU", 1800), ("CPU", 2312)])
+def test_memory_is_planned_for_the_device_of_the_compile(device: str, step: int, tmp_path: Path) -> None:
+    script, out = tmp_path / "net.py", tmp_path / "out"
+    script.write_text(SWAPPED.format(device))
+    table = json.loads(invoke("compile", script, "--ranks", "1", "--out", out, "--json", "-", status=0).stdout)
+    assert table["memory"]["step"] == step
+    (limit,) = json.loads(invoke("check", out, "--max-memory", "0", "--json", "-").stdout)["broken"]
+    assert dict(limit["memory"])["step"] == step
+
+
 def test_limits_that_hold_and_options_before_the_file(quickstart: Path, tmp_path: Path) -> None:
     budget = tmp_path / "pyproject.toml"
     budget.write_text('[tool.x]\ny = 1\n[mspc.budget]\nmax-bytes = "1kB"\nforbid = "AllGather in Default/network-x"\n')
