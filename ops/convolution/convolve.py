@@ -1,4 +1,4 @@
-"""Convolutions and their gradients, as matmuls and channel by channel."""
+"""Convolutions and their gradients, as matmuls of columns."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
-
-import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Value
@@ -21,106 +19,20 @@ from mspc.ops.convolution.window import (
     Convolution,
     Shape,
     Window,
-    blocks,
-    chunks,
-    columns,
-    gathered,
-    is_point,
     like,
     local_groups,
     met,
-    multiplied,
-    reach_of,
-    scratch_array,
     sharding_mistake,
-    spread,
     taps,
 )
-from mspc.ops.cpu.blocks import thread_count
-from mspc.ops.cpu.products import product, share_out
+from mspc.ops.cpu.products import share_out
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of
-from mspc.sharding.halos import Span, halo_bytes, halo_exchange, is_sharded, place_of, request, slice_span
+from mspc.sharding.halos import halo_bytes, halo_exchange, is_sharded, place_of, request, slice_span
 
-
-def depthwise(xp: Any, x: Any, weight: Any, along: Sequence[Window], counts: Sequence[int], out: Any) -> Any:
-    """Do `convolve` for depthwise weights [out channels, 1, *sizes]."""
-    channels = x.shape[1]
-    scaled = _by_place(weight, channels, len(counts))
-
-    def work(batch: slice) -> None:
-        image = gathered(xp, x[batch])
-        total = xp.zeros((channels, scaled.shape[2], *counts, image.shape[-1]), out.dtype)
-        for factor, place in zip(scaled, taps(along), strict=True):
-            inside, looked = met(along, place, x.shape[2:], counts)
-            target = total[(slice(None), slice(None), *inside)]
-            xp.add(target, image[(slice(None), *looked)][:, None] * factor, out=target)
-        out[batch] = xp.moveaxis(total.reshape(-1, *total.shape[2:]), -1, 0)
-
-    batches = _blocks(xp, x.shape[0], along, counts)
-    share_out([functools.partial(work, batch) for batch in batches], out.size * len(scaled))
-    return out
-
-
-def depthwise_input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Window], out: Any) -> Any:
-    """Do `input_gradient` for depthwise weights."""
-    channels, lengths, counts = out.shape[1], out.shape[2:], dout.shape[2:]
-    scaled = _by_place(weight, channels, len(counts))
-
-    def work(batch: slice) -> None:
-        given = gathered(xp, dout[batch])
-        given = given.reshape(channels, -1, *given.shape[1:])
-        total = xp.zeros((channels, *lengths, given.shape[-1]), out.dtype)
-        for factor, place in zip(scaled, taps(along), strict=True):
-            inside, looked = met(along, place, lengths, counts)
-            target = total[(slice(None), *looked)]
-            for each in range(given.shape[1]):
-                xp.add(target, given[(slice(None), each, *inside)] * factor[:, each], out=target)
-        out[batch] = xp.moveaxis(total, -1, 0)
-
-    batches = _blocks(xp, out.shape[0], along, counts)
-    share_out([functools.partial(work, batch) for batch in batches], dout.size * len(scaled))
-    return out
-
-
-def depthwise_weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], out: Any) -> Any:
-    """Do `weight_gradient` for depthwise weights."""
-    channels, lengths, counts = x.shape[1], x.shape[2:], dout.shape[2:]
-    places = list(taps(along))
-    batches = _blocks(xp, x.shape[0], along, counts)
-    sums = xp.empty((len(batches), channels, out.shape[0] // channels, len(places)), out.dtype)
-
-    def work(number: int) -> None:
-        image, given = gathered(xp, x[batches[number]]), gathered(xp, dout[batches[number]], stays=True)
-        given = given.reshape(channels, -1, *given.shape[1:])
-        for index, place in enumerate(places):
-            inside, looked = met(along, place, lengths, counts)
-            products = given[(slice(None), slice(None), *inside)] * image[(slice(None), *looked)][:, None]
-            sums[number, :, :, index] = products.reshape(*products.shape[:2], -1).sum(axis=2)
-
-    share_out([functools.partial(work, number) for number in range(len(batches))], dout.size * len(places))
-    out[...] = sums.sum(axis=0).reshape(out.shape)
-    return out
-
-
-def _blocks(xp: Any, batch: int, along: Sequence[Window], counts: Sequence[int]) -> list[slice]:
-    """Return `blocks`, but single images if there is a stride and rows have more positions than blocks have images:
-    arithmetic with strides then has longer runs along the positions."""
-    together = blocks(xp, batch, along, counts)
-    if xp is np and along[-1].stride > 1 and counts[-1] > together[0].stop:
-        return [slice(i, i + 1) for i in range(batch)]
-    return together
-
-
-def _by_place(weight: Any, channels: int, dims: int) -> Any:
-    """Return the weights at every tap: [taps, channels, results per channel, 1, ...]."""
-    each = weight.shape[0] // channels
-    window = math.prod(weight.shape[2:])
-    return weight.reshape(channels, each, window).transpose(2, 0, 1).reshape(window, channels, each, *[1] * (dims + 1))
-
-LONG_SUM = 512
-"""Positions of an image from which its share of the weights' gradient is worth a matmul, and a pass over the sum."""
+COLUMN_ELEMENTS = 1 << 20
+"""Elements of the columns made at a time: 4 MiB of Float32."""
 
 
 def convolve(
@@ -135,53 +47,13 @@ def convolve(
         return out
     if hasattr(xp, "convolved"):
         return xp.convolved("forward", x, weight, along, groups, out)
-    if weight.shape[1] == 1 and groups > 1 and _finite(xp, weight):
-        return depthwise(xp, x, weight, along, counts, out)
     matrix = weight.reshape(groups, weight.shape[0] // groups, -1)
-    by_group = out.reshape(out.shape[0], groups, matrix.shape[1], *counts)
-    flat = out.reshape(*by_group.shape[:3], -1)
-    batches = blocks(xp, x.shape[0], along, counts)
-    if xp is np and batches[0].stop == 1 and is_point(along, x.shape[2:]):
-        product(matrix, x.reshape(x.shape[0], groups, matrix.shape[2], -1), flat)
-        return out
-    pieces = chunks(xp, groups * matrix.shape[2], counts, batches[0].stop)
-    reach = reach_of(along, counts)
 
-    def multiply(found: Any, batch: slice, rows: Span, made: Span) -> None:
-        factor = matrix[:, slice(*made)]
-        images = batch.stop - batch.start
-        if images == 1 and xp is np:
-            row = math.prod(counts[1:])
-            target = flat[batch.start, :, slice(*made), rows[0] * row : rows[1] * row]
-            np.matmul(factor, found, out=target)
-            return
-        results = multiplied(xp, factor, found).reshape(groups, made[1] - made[0], -1, *counts[1:], images)
-        by_group[batch, :, slice(*made), slice(*rows)] = xp.moveaxis(results, -1, 0)
+    def work(batch: slice) -> None:
+        found = xp.matmul(matrix, _columns(xp, x[batch], along, counts, groups))
+        out[batch] = found.reshape(out.shape[1], -1, *counts).swapaxes(0, 1)
 
-    def prepared(image: Any, rows: Span) -> Any:
-        return columns(xp, image, along, counts, rows).reshape(groups, matrix.shape[2], -1)
-
-    def piece(image: Any, batch: slice, rows: Span) -> None:
-        multiply(prepared(image, rows), batch, rows, (0, matrix.shape[1]))
-
-    def all_pieces(batch: slice) -> None:
-        image = gathered(xp, x[batch], reach)
-        for rows in pieces:
-            piece(image, batch, rows)
-
-    multiplications = out.size * matrix.shape[2]
-    if len(batches) >= _threads(xp):
-        share_out([functools.partial(all_pieces, batch) for batch in batches], multiplications)
-        return out
-    for batch in batches:
-        image = gathered(xp, x[batch], reach)
-        if len(pieces) >= _threads(xp):
-            share_out([functools.partial(piece, image, batch, rows) for rows in pieces], multiplications)
-            continue
-        for rows in pieces:
-            found = prepared(image, rows)
-            parts = [functools.partial(multiply, found, batch, rows, made) for made in _parts(xp, matrix.shape[1])]
-            share_out(parts, multiplications)
+    share_out([functools.partial(work, batch) for batch in _blocks(x, along, counts)], out.size * matrix.shape[2])
     return out
 
 
@@ -193,37 +65,20 @@ def input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Window], gro
         return out
     if hasattr(xp, "convolved"):
         return xp.convolved("image", dout, weight, along, groups, out)
-    if weight.shape[1] == 1 and groups > 1:
-        return depthwise_input_gradient(xp, dout, weight, along, out)
-    counts, lengths, window = dout.shape[2:], out.shape[2:], math.prod(weight.shape[2:])
+    counts, lengths, places = dout.shape[2:], out.shape[2:], list(taps(along))
     turned = weight.reshape(groups, weight.shape[0] // groups, -1).swapaxes(1, 2)
-    by_group = out.reshape(out.shape[0], groups, weight.shape[1], *lengths)
-    flat = out.reshape(*by_group.shape[:3], -1)
-    batches = blocks(xp, dout.shape[0], along, counts)
-    point = is_point(along, lengths)
-    if xp is np and batches[0].stop == 1 and point:
-        product(turned, dout.reshape(dout.shape[0], groups, turned.shape[2], -1), flat)
-        return out
-    pieces = chunks(xp, groups * turned.shape[1], counts, batches[0].stop)
 
-    def work(batch: slice, part: Span) -> None:
-        given = gathered(xp, dout[batch])
-        factor = turned[:, part[0] * window : part[1] * window]
-        images = given.shape[-1]
-        if point and images == 1 and xp is np:
-            target = flat[batch.start, :, slice(*part)]
-            np.matmul(factor, given.reshape(groups, turned.shape[2], -1), out=target)
-            return
-        image = scratch_array(xp, "image", (groups * (part[1] - part[0]), *lengths, images), out.dtype)
-        image[...] = 0
-        for rows in pieces:
-            some = given[:, slice(*rows)].reshape(groups, turned.shape[2], -1)
-            spread(xp, multiplied(xp, factor, some), image, along, counts, rows)
-        by_group[batch, :, slice(*part)] = xp.moveaxis(image.reshape(groups, -1, *image.shape[1:]), -1, 0)
+    def work(batch: slice) -> None:
+        found = xp.matmul(turned, _by_channel(dout[batch], groups))
+        found = found.reshape(out.shape[1], len(places), -1, *counts)
+        image = xp.zeros((out.shape[1], found.shape[2], *lengths), out.dtype)
+        for number, place in enumerate(places):
+            inside, looked = met(along, place, lengths, counts)
+            target = image[(slice(None), slice(None), *looked)]
+            xp.add(target, found[(slice(None), number, slice(None), *inside)], out=target)
+        out[batch] = image.swapaxes(0, 1)
 
-    parts = _parts(xp, weight.shape[1]) if len(batches) < _threads(xp) else [(0, weight.shape[1])]
-    calls = [functools.partial(work, batch, part) for batch in batches for part in parts]
-    share_out(calls, dout.size * turned.shape[1])
+    share_out([functools.partial(work, batch) for batch in _blocks(out, along, counts)], dout.size * turned.shape[1])
     return out
 
 
@@ -235,52 +90,40 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
         return out
     if hasattr(xp, "convolved"):
         return xp.convolved("weight", dout, x, along, groups, out)
-    if out.shape[1] == 1 and groups > 1 and _finite(xp, dout):
-        return depthwise_weight_gradient(xp, dout, x, along, out)
-    counts, window = dout.shape[2:], math.prod(out.shape[2:])
-    by_group = x.reshape(x.shape[0], groups, out.shape[1], *x.shape[2:])
-    matrix = out.reshape(groups, out.shape[0] // groups, -1)
-    batches = blocks(xp, x.shape[0], along, counts, least=LONG_SUM)
-    pieces = chunks(xp, groups * matrix.shape[2], counts, batches[0].stop)
-    reach = reach_of(along, counts)
-    given = [gathered(xp, dout[batch], stays=True) for batch in batches]
+    counts, rows = dout.shape[2:], out.shape[0] // groups
+    batches = _blocks(x, along, counts)
+    sums = xp.empty((len(batches), groups, rows, out.size // out.shape[0]), out.dtype)
 
-    def work(part: Span) -> None:
-        target = matrix[:, :, part[0] * window : part[1] * window]
-        begun = False
-        for batch, result in zip(batches, given, strict=True):
-            some = by_group[batch, :, slice(*part)]
-            channels = groups * (part[1] - part[0])
-            image = gathered(xp, some.reshape(some.shape[0], channels, *x.shape[2:]), reach)
-            for rows in pieces:
-                found = columns(xp, image, along, counts, rows).reshape(groups, target.shape[2], -1)
-                left = result[:, slice(*rows)].reshape(groups, matrix.shape[1], -1)
-                if begun:
-                    xp.add(target, multiplied(xp, left, found.swapaxes(1, 2)), out=target)
-                else:
-                    target[...] = multiplied(xp, left, found.swapaxes(1, 2))
-                begun = True
+    def work(number: int) -> None:
+        found = _columns(xp, x[batches[number]], along, counts, groups)
+        sums[number] = xp.matmul(_by_channel(dout[batches[number]], groups), found.swapaxes(1, 2))
 
-    calls = [functools.partial(work, part) for part in _parts(xp, out.shape[1])]
-    share_out(calls, dout.size * matrix.shape[2])
+    share_out([functools.partial(work, number) for number in range(len(batches))], dout.size * sums.shape[3])
+    out[...] = sums.sum(axis=0).reshape(out.shape)
     return out
 
 
-def _finite(xp: Any, factors: Any) -> bool:
-    """Return whether skipping padding is exact: with infinite weights 0 * inf is NaN. Only checked on CPUs, because a
-    GPU would have to be synchronised, and has kernels of its own."""
-    return xp is not np or bool(np.isfinite(factors).all())
+def _blocks(image: Any, along: Sequence[Window], counts: Sequence[int]) -> list[slice]:
+    """Return the images whose columns are made together."""
+    elements = image.shape[1] * math.prod(w.size for w in along) * math.prod(counts)
+    step = max(1, COLUMN_ELEMENTS // max(elements, 1))
+    return [slice(first, min(first + step, len(image))) for first in range(0, len(image), step)]
 
 
-def _threads(xp: Any) -> int:
-    return thread_count() if xp is np else 1
+def _by_channel(x: Any, groups: int) -> Any:
+    """Return [groups, channels of a group, images and positions]."""
+    return x.swapaxes(0, 1).reshape(groups, x.shape[1] // groups, -1)
 
 
-def _parts(xp: Any, channels: int) -> list[Span]:
-    """Return the channels in parts of about the same size, one for each thread."""
-    number = min(_threads(xp), channels)
-    bounds = [channels * i // number for i in range(number + 1)]
-    return [(bounds[i], bounds[i + 1]) for i in range(number)]
+def _columns(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int], groups: int) -> Any:
+    """Return [groups, channels of a group and places of a window, images and positions]: the elements in every window
+    of images, 0 for padding."""
+    places, by_channel = list(taps(along)), x.swapaxes(0, 1)
+    found = xp.zeros((x.shape[1], len(places), x.shape[0], *counts), x.dtype)
+    for number, place in enumerate(places):
+        inside, looked = met(along, place, x.shape[2:], counts)
+        found[(slice(None), number, slice(None), *inside)] = by_channel[(slice(None), slice(None), *looked)]
+    return found.reshape(groups, x.shape[1] // groups * len(places), -1)
 
 
 class _ConvolutionForward(Convolution, abstract=True):

@@ -1,4 +1,4 @@
-"""Windows that slide over images, their columns, and margins around them."""
+"""Windows that slide over images, and margins around them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, ClassVar, Self, cast
 
-import numpy as np
-
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.cpu.blocks import scratch
 from mspc.ops.device import Array, Device, Launch, Sliding
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import REGISTRY, ArrayBackend, Op, RankPlacement
@@ -217,131 +214,17 @@ def result_lengths(
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
-POSITIONS = 256
-"""Number of columns for which a matmul is worth its call: images are processed together up to this number."""
-BLOCK_IMAGES = 8
-"""Number of images per block if rows are shorter than this: a position of all images is one contiguous run."""
-LONG_ROW = 48
-"""Positions of a row that are long runs by themselves."""
-COLUMN_ELEMENTS = 1 << 20
-"""Elements of the columns made at a time: 4 MiB of Float32. Fewer at a time make more calls than the cache saves."""
-
 
 def taps(along: Sequence[Window]) -> Iterator[tuple[int, ...]]:
     """Return all places of the window, the last dimension running fastest."""
     return itertools.product(*(range(w.size) for w in along))
 
 
-def is_point(along: Sequence[Window], lengths: Sequence[int]) -> bool:
-    """Whether every output only reads the input of the same index."""
-    return all(
-        w.size == w.stride == 1 and w.before == 0 and w.count(n) == n for w, n in zip(along, lengths, strict=True)
-    )
-
-
-def blocks(
-    xp: Any, batch: int, along: Sequence[Window], counts: Sequence[int], least: int = POSITIONS // 4
-) -> list[slice]:
-    """Return the images of each block: a single one if it has long rows and enough positions for a matmul, which are
-    `least` if the windows are single places and need few copies."""
-    positions = max(math.prod(counts), 1)
-    if all(w.size == 1 for w in along):
-        step = 1 if positions >= least else -(-4 * least // positions)
-    elif along[-1].stride == 1 and counts[-1] >= LONG_ROW and positions >= POSITIONS:
-        step = 1
-    else:
-        step = max(BLOCK_IMAGES, -(-POSITIONS // positions))
-    step = min(step, batch) if xp is np else batch
-    return [slice(first, min(first + step, batch)) for first in range(0, batch, step)]
-
-
-def chunks(xp: Any, column: int, counts: Sequence[int], images: int) -> list[Span]:
-    """Return ranges of outputs along the first dimension whose columns, of `column` elements each, are made
-    together."""
-    row = math.prod(counts[1:]) * images
-    step = counts[0]
-    if xp is np:
-        step = min(step, max(1, COLUMN_ELEMENTS // max(column * row, 1), -(-POSITIONS // max(row, 1))))
-    return [(first, min(first + step, counts[0])) for first in range(0, counts[0], step)]
-
-
-def scratch_array(xp: Any, name: str, shape: Sequence[int], dtype: Any) -> Any:
-    """Return an array that this thread reuses at its next call with this name."""
-    return scratch(name, shape, dtype) if xp is np else xp.empty(shape, dtype)
-
-
-def gathered(xp: Any, x: Any, reach: Sequence[Span] = (), stays: bool = False) -> Any:
-    """Return [images, channels, ...] as [channels, ..., images]: a view of one image, else a copy with its own name
-    (see `scratch_array`) unless it `stays` while others are gathered. reach: the range of positions along each
-    dimension, by default all; positions outside the image are zeros."""
-    lengths = x.shape[2:]
-    spans = tuple(reach) or tuple((0, n) for n in lengths)
-    inner = [clipped(span, n) for span, n in zip(spans, lengths, strict=True)]
-    x = x[(slice(None), slice(None), *(slice(*span) for span in inner))]
-    if x.shape[0] == 1 and inner == list(spans):
-        return x[0][..., None]
-    shape = (x.shape[1], *(end - first for first, end in spans), x.shape[0])
-    out = xp.empty(shape, x.dtype) if stays else scratch_array(xp, "gathered", shape, x.dtype)
-    if inner != list(spans):
-        out[...] = 0
-    there = (slice(low - first, high - first) for (first, _), (low, high) in zip(spans, inner, strict=True))
-    out[(slice(None), *there)] = xp.moveaxis(x, 0, -1)
-    return out
-
-
-def reach_of(along: Sequence[Window], counts: Sequence[int]) -> tuple[Span, ...]:
-    """Return the places that these positions read."""
-    return tuple(w.places((0, n)) for w, n in zip(along, counts, strict=True))
-
-
-def multiplied(xp: Any, x: Any, y: Any) -> Any:
-    """Return x @ y in an array with a name of its own; see `scratch_array`."""
-    if xp is not np:
-        return xp.matmul(x, y)
-    return np.matmul(x, y, out=scratch_array(xp, "multiplied", (*x.shape[:-1], y.shape[-1]), x.dtype))
-
-
-def columns(xp: Any, image: Any, along: Sequence[Window], counts: Sequence[int], rows: Span) -> Any:
-    """Return [channels * taps, windows] (im2col) of some rows of windows; a view, or a `scratch_array`. image:
-    gathered, from the first position that is read to the last."""
-    channels, images = image.shape[0], image.shape[-1]
-    sizes = [rows[1] - rows[0], *counts[1:]]
-    if all(w.size == w.stride == 1 for w in along):
-        return image[:, slice(*rows)].reshape(channels, -1)
-    steps = image.strides[1:-1]
-    looked = xp.lib.stride_tricks.as_strided(
-        image[:, rows[0] * along[0].stride :],
-        (channels, *(w.size for w in along), *sizes, images),
-        (image.strides[0], *(w.dilation * step for w, step in zip(along, steps, strict=True)),
-         *(w.stride * step for w, step in zip(along, steps, strict=True)), image.strides[-1]),
-    )  # fmt: skip
-    found = scratch_array(xp, "columns", looked.shape, image.dtype)
-    found[...] = looked
-    return found.reshape(-1, math.prod(sizes) * images)
-
-
-def spread(xp: Any, found: Any, image: Any, along: Sequence[Window], counts: Sequence[int], rows: Span) -> None:
-    """Add columns, shaped as those of `columns`, to the places of the image that they were taken from."""
-    spans = [rows, *((0, n) for n in counts[1:])]
-    sizes = [end - first for first, end in spans]
-    given = found.reshape(image.shape[0], -1, *sizes, image.shape[-1])
-    for number, place in enumerate(taps(along)):
-        inside, looked = _met(along, place, image.shape[1:-1], spans)
-        target = image[(slice(None), *looked)]
-        xp.add(target, given[(slice(None), number, *inside)], out=target)
-
-
 def met(
     along: Sequence[Window], place: Sequence[int], lengths: Sequence[int], counts: Sequence[int]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Return the outputs that read positions of an image at one tap of the window, and these positions."""
-    return _met(along, place, lengths, [(0, n) for n in counts])
-
-
-def _met(
-    along: Sequence[Window], place: Sequence[int], lengths: Sequence[int], spans: Sequence[Span]
-) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    found = [w.met(t, n, span) for w, t, n, span in zip(along, place, lengths, spans, strict=True)]
+    found = [w.met(t, n, (0, count)) for w, t, n, count in zip(along, place, lengths, counts, strict=True)]
     return tuple(inside for inside, _ in found), tuple(looked for _, looked in found)
 
 

@@ -4,6 +4,7 @@ Pooling at the borders of an image: padding is no place, so no gradient is lost 
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from tests.errors import error_of
 from tests.ops.backend import BACKEND
 
 Case = tuple[int, int, tuple[int, ...], int, int, int, tuple[Window, ...]]
-"""(images, groups, lengths, channels in of a group, channels out of a group, threads, windows)"""
+"""(images, groups, lengths, channels in of a group, channels out of a group, images whose columns are
+made together, windows)"""
 SAME = Window(3, 1, 1, 1, 1)
 CASES: dict[str, Case] = {
     "one image": (1, 1, (20, 18), 3, 4, 2, (SAME, SAME)),
@@ -68,9 +70,10 @@ def written_out(x: Any, weight: Any, dout: Any, along: Sequence[Window], groups:
 
 @pytest.mark.parametrize("name", CASES)
 def test_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    images, groups, lengths, inner, outer, threads, along = CASES[name]
-    monkeypatch.setattr(products, "thread_count", lambda: threads)
+    images, groups, lengths, inner, outer, together, along = CASES[name]
     counts = tuple(w.count(n) for w, n in zip(along, lengths, strict=True))
+    column = groups * inner * math.prod(w.size for w in along)
+    monkeypatch.setattr(products, "COLUMN_ELEMENTS", together * column * math.prod(counts))
     random = np.random.default_rng(3)
     x = random.standard_normal((images, groups * inner, *lengths))
     weight = random.standard_normal((groups * outer, inner, *(w.size for w in along)))
