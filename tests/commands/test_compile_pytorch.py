@@ -121,7 +121,8 @@ def test_mixed_precision(here: Path) -> None:
 def test_a_program_is_compiled_for_gpus(here: Path) -> None:
     flags = ["--loss", "mse", "--precision", "tf32", "--device", "gpu", "--save-graphs", "--out", "made"]
     serve("compile", "two.pt2", *flags, cwd=here, status=0)
-    assert json.loads((here / "made" / "program.json").read_text())["settings"] == {"matmul_allow_tf32": True}
+    settings = json.loads((here / "made" / "program.json").read_text())["settings"]
+    assert settings == {"matmul_allow_tf32": True, "device_target": "GPU"}
     assert [path for path in (here / "made" / "rank_0").iterdir() if "fuse_rows" in path.name]
 
 
