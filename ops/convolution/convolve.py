@@ -90,6 +90,10 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
         return out
     if hasattr(xp, "convolved"):
         return xp.convolved("weight", dout, x, along, groups, out)
+    if _is_matmul(xp, along, x.shape[2:]):
+        each = xp.matmul(_by_image(dout, groups), _by_image(x, groups).swapaxes(2, 3))
+        out[...] = each.sum(axis=0).reshape(out.shape)
+        return out
     counts, rows = dout.shape[2:], out.shape[0] // groups
     batches = _blocks(x, along, counts)
     sums = xp.empty((len(batches), groups, rows, out.size // out.shape[0]), out.dtype)
