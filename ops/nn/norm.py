@@ -13,7 +13,7 @@ from mspc.ir.layout import NamedLayout, slice_counts, with_axes
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
 from mspc.ops import gpu
 from mspc.ops.control.structural import constrained, items
-from mspc.ops.cpu.blocks import in_rows
+from mspc.ops.cpu.blocks import written
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Rsqrt, Square
@@ -173,37 +173,17 @@ class LayerNorm(Norm):
         return as_dtype(b, y, x.tensor_type.dtype), mean, variance
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        xp, epsilon = be.xp, self.epsilon
+        xp = be.xp
 
         def into(x: Any, gamma: Any, beta: Any, out: Any = None) -> Any:
-            begin = axis_in(self.name, self.begin_norm_axis, x.ndim)
-            rows, columns = matrix(x.shape, begin)
-            by_row = gamma.size <= columns  # else gamma differs from row to row
-            gammas, betas = (_repeated(xp, p, columns) for p in (gamma, beta))
-            if out is None:
-                small = (*x.shape[:begin], *[1] * (x.ndim - begin))
-                out = tuple(xp.empty(shape, x.dtype) for shape in (x.shape, small, small))  # halves are widened
-
-            def work(block: Any, scratch: Any, x: Any) -> None:
-                # NumPy copies an array that it broadcasts against and overwrites: y and z alternate.
-                y, mean, variance = block
-                (z,) = scratch
-                mean[...] = xp.mean(x, axis=1, keepdims=True)
-                xp.subtract(x, mean, out=z)
-                xp.multiply(z, z, out=y)
-                variance[...] = xp.mean(y, axis=1, keepdims=True)
-                xp.divide(z, xp.sqrt(variance + epsilon), out=y)
-                if by_row:
-                    xp.multiply(y, gammas, out=z)
-                    xp.add(z, betas, out=y)
-
-            y, mean, variance = out
-            matrices = (y.reshape(rows, columns), mean.reshape(rows, 1), variance.reshape(rows, 1))
-            in_rows(xp, work, matrices, (x.reshape(rows, columns),), 1)
-            if not by_row:
-                y *= gamma
-                y += beta
-            return out
+            axes = tuple(range(axis_in(self.name, self.begin_norm_axis, x.ndim), x.ndim))
+            mean = xp.mean(x, axis=axes, keepdims=True)
+            y = x - mean
+            variance = xp.mean(y * y, axis=axes, keepdims=True)
+            y /= xp.sqrt(variance + self.epsilon)
+            y *= gamma
+            y += beta
+            return (y, mean, variance) if out is None else written((y, mean, variance), out)
 
         return into
 
@@ -228,12 +208,6 @@ class LayerNorm(Norm):
 def matrix(shape: tuple[int, ...], begin: int) -> tuple[int, int]:
     """Return (rows, columns) of x if all dimensions from `begin` on are a row."""
     return math.prod(shape[:begin]), math.prod(shape[begin:])
-
-
-def _repeated(xp: Any, parameter: Any, columns: int) -> Any:
-    """Return a parameter that covers the last dimensions of a row, as long as the row."""
-    flat = parameter.reshape(-1)
-    return flat if flat.size >= columns else xp.tile(flat, columns // max(1, flat.size))
 
 
 class LayerNormGammaGrad(Norm):
@@ -329,34 +303,15 @@ class LayerNormGrad(Norm):
         return (as_dtype(b, found, x.dtype),)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        xp, epsilon = be.xp, self.epsilon
+        xp = be.xp
 
         def into(dout: Any, x: Any, mean: Any, variance: Any, gamma: Any, out: Any = None) -> Any:
-            rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
-            by_row = gamma.size <= columns
-            gammas = _repeated(xp, gamma, columns) if by_row else 1
-            if not by_row:
-                dout = dout * gamma
-            if out is None:
-                out = xp.empty(x.shape, x.dtype)
-
-            def work(block: Any, scratch: Any, dout: Any, x: Any, mean: Any, variance: Any) -> None:
-                hat, g, spare = scratch
-                inverse = 1 / xp.sqrt(variance + epsilon)
-                xp.subtract(x, mean, out=spare)
-                xp.multiply(spare, inverse, out=hat)
-                xp.multiply(dout, gammas, out=g)
-                xp.multiply(g, hat, out=spare)
-                along = xp.mean(spare, axis=1, keepdims=True)
-                xp.multiply(hat, along, out=spare)
-                xp.subtract(g, xp.mean(g, axis=1, keepdims=True), out=hat)
-                hat -= spare
-                xp.multiply(hat, inverse, out=block)
-
-            operands = (dout.reshape(rows, columns), x.reshape(rows, columns))
-            statistics = (mean.reshape(rows, 1), variance.reshape(rows, 1))
-            in_rows(xp, work, (out.reshape(rows, columns),), (*operands, *statistics), 3)
-            return out
+            axes = self.axes(x.ndim)
+            inverse = 1 / xp.sqrt(variance + self.epsilon)
+            hat, g = (x - mean) * inverse, dout * gamma
+            along = xp.mean(g * hat, axis=axes, keepdims=True)
+            found = (g - xp.mean(g, axis=axes, keepdims=True) - hat * along) * inverse
+            return found if out is None else written(found, out)
 
         return into
 
