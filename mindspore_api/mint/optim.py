@@ -74,6 +74,8 @@ class Optimizer(optimizer.Optimizer):
 
     def signed(self, gradients: Any) -> Any:
         """Return the gradients, negated for parameters with `maximize`."""
+        if not any([group["maximize"] for group in self.param_groups]):
+            return gradients
         return [ops.neg(gradient) if own["maximize"] else gradient
                 for gradient, own in zip(gradients, self.options, strict=True)]  # fmt: skip
 
@@ -175,7 +177,7 @@ class Adam(Optimizer):
             if own["amsgrad"]
             else self.moved(
                 parameter, m, v, scales[group], own["betas"][0], own["betas"][1], margins[group], pulls[group],
-                gradient.astype(parameter.dtype),
+                gradient if gradient.dtype == parameter.dtype else gradient.astype(parameter.dtype),
             )
             for parameter, m, v, most, decay, group, own, gradient in zip(
                 self.parameters, self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq, self.weight_decays, self.group_of,
