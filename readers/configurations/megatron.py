@@ -144,7 +144,7 @@ class MegatronReader:
             **{field: not found.flag(name) for field, name in FLAGS["unset"].items()},
         )  # fmt: skip
         run = replace(run, reserved=self.reserved(run))
-        return replace(run, stages=uneven_layers(run)) if any(accounted) and pipeline > 1 else run
+        return replace(run, stages=uneven_layers(run, *accounted)) if any(accounted) and pipeline > 1 else run
 
     def sharding(self) -> str:
         """Return the part of the states that data-parallel ranks divide."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mspc.analysis.cost.training.model_shape import AttentionShape, TrainingRun
@@ -17,7 +17,16 @@ from mspc.ir.diagnostics import nearest
 from mspc.readers.configurations.settings import ConfigurationSettings, tables_of
 
 _ARGUMENTS = tables_of("megatron_arguments")
-KNOWN = frozenset(_ARGUMENTS["known"].split() + _ARGUMENTS["others"].split())
+WORDS = {
+    "integers": (r"[-+]?[\d_]+", "an integer"),
+    "numbers": (r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|inf|nan", "a number"),
+    "patterns": (r"[-\d()\[\]+*]+", "a number or an expression such as ([0]*1+[1]*3)"),
+    "switches": ("true|false|1|0|yes|no", "true or false"),
+}
+"""Words that an argument of each type may be, as a regular expression and in words."""
+TYPES = {name: kind for kind in (*WORDS, "texts") for name in _ARGUMENTS[kind].split()}
+"""The type of the values of each of Megatron-LM's arguments."""
+KNOWN = frozenset((*TYPES, *_ARGUMENTS["others"].split()))
 """Names of Megatron-LM's arguments, and of settings that it has no argument for."""
 IGNORED_PREFIXES = tuple(_ARGUMENTS["ignored_prefixes"].split())
 """Beginnings of the names of arguments that change neither memory nor the time of a step."""
@@ -46,29 +55,57 @@ def rules(kind: str, family: str) -> Iterator[list[str]]:
 def broken(kind: str, family: str, value: Callable[[str], Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the setting, the problem and the remedy of each rule that is broken. value: of a setting, or None."""
     for setting, conditions, problem, right in rules(kind, family):
-        if value(setting) not in UNSET and all(_holds(each, value) for each in conditions.split()):
-            yield setting, problem, right
+        name, checks = setting.lstrip("!@"), conditions.split()
+        found = value(name)
+        # `!name` is a setting that is missing, `@name` any one. Zero is a value if the rule compares it.
+        compared = any(check.startswith((f"{name}<", f"{name}>")) for check in checks)
+        unset = found is None or found is False if compared else found in UNSET
+        fits = {"!": found is None, "@": True}.get(setting[0], not unset)
+        if fits and all(_holds(each, value) for each in checks):
+            yield name, *_filled((problem, right), _numbers(conditions, value), value)
+
+
+def _filled(texts: Iterable[str], numbers: Mapping[str, int], value: Callable[[str], Any]) -> Iterator[str]:
+    """Yield texts with numbers and the values of settings in place of their names in braces."""
+    for text in texts:
+        yield re.sub(r"{([\w-]*)}", lambda name: str(numbers.get(name[1]) or value(name[1])), text)
+
+
+def _numbers(conditions: str, value: Callable[[str], Any]) -> dict[str, int]:
+    """Return the numbers for the text of a rule: the product of `<>` by "", and of `%` the next multiple, and the
+    largest divisor."""
+    match = re.search(r"(\S+)(<>|%)(\S+)", conditions)
+    if match is None:
+        return {}
+    number, unit = (int(_product(name, value)) for name in (match[1], match[3]))
+    return {"": unit, "multiple": -(-number // unit) * unit, "divisor": largest_divisor(number, unit)}
+
+
+def _product(names: str, value: Callable[[str], Any]) -> float:
+    """Return a number, or the product of settings such as `a*b`. Counts that are not set, 0 or -1 are 1."""
+    given = {name: name if re.fullmatch(r"-?[\d.]+", name) else value(name) for name in names.split("*")}
+    found = [float(DEFAULTS.get(name, 1) if each is None else each) for name, each in given.items()]
+    return found[0] if len(found) == 1 else math.prod(max(1.0, number) for number in found)
 
 
 def _holds(condition: str, value: Callable[[str], Any]) -> bool:
     """Return if a condition holds. Texts that should be numbers fulfil none: the readers of numbers report them."""
-    match = re.fullmatch(r"(!?)([\w.-]+)(?:(!=|>=|=|<|>|%|~)(.+))?", condition)
+    match = re.fullmatch(r"(!?)([\w.-]+)(?:(<>|!=|>=|=|<|>|%|~)(.+))?", condition)
     assert match is not None, condition
     absent, name, operator, right = match.groups()
     if not operator:
         return (value(name) in UNSET) == bool(absent)
-    found, other = (DEFAULTS.get(each) if value(each) is None else value(each) for each in (name, right))
+    found = DEFAULTS.get(name) if value(name) is None else value(name)
     if operator == "~":
         return (right in re.split(r"[\s,\[\]']+", str(found))) != bool(absent)
     if operator in ("=", "!="):
         return found is not None and (str(found) in right.split(",")) == (operator == "=")
     try:
-        # Counts that are not set are 1.
-        unit = int(right) if right.isdigit() else int(1 if other is None else other)
-        number = float(1 if found is None else found)
+        number, unit = _product(name, value), _product(right, value)
     except (TypeError, ValueError, OverflowError):
         return False
-    return {"<": number < unit, ">": number > unit, ">=": number >= unit, "%": bool(unit and number % unit)}[operator]
+    return {"<": number < unit, ">": number > unit, ">=": number >= unit, "<>": number != unit,
+            "%": bool(unit and number % unit)}[operator]  # fmt: skip
 
 
 def largest_divisor(number: int, most: int) -> int:
@@ -98,34 +135,53 @@ def check_settings(found: ConfigurationSettings, ranks: int | None) -> int:
         product = f"{tensor} x pipeline {pipeline} x context {context} = {dense}"
         found.mistake(TENSOR, f"{product} does not divide {ranks} ranks",
                       f"--ranks {-(-ranks // dense) * dense} works")  # fmt: skip
-    elif ranks % sparse and found.count("num-experts"):
+    elif ranks % sparse:
         name = EXPERT if EXPERT in found else EXPERT_TENSOR
         right = largest_divisor(ranks // (pipeline * expert_tensor) or 1, expert)
         product = f"{expert} x expert tensor {expert_tensor} x pipeline {pipeline} = {sparse}"
         found.mistake(name, f"{product} does not divide {ranks} ranks",
                       f"{EXPERT} {right} works, or --ranks {-(-ranks // sparse) * sparse}")  # fmt: skip
-    _check_pairs(found, tensor)
+    _check_pairs(found, tensor, ranks)
     _check_names(found)
     return ranks
 
 
-def _check_pairs(found: ConfigurationSettings, tensor: int) -> None:
+def _check_pairs(found: ConfigurationSettings, tensor: int, ranks: int) -> None:
     """Record settings that contradict each other."""
 
     def value(name: str) -> Any:
         # YAML's `none` is a value of some settings.
         return ("none" if found.by_name[name].value is None else found.by_name[name].value) if name in found else None
 
-    for setting, problem, right in broken("refused", "megatron", value):
-        found.mistake(setting, problem, right)
+    check_rules(found, "megatron", value, ranks)
+    if found.prefix and any(setting.line for setting in found.by_name.values()):
+        check_rules(found, "arguments", value, ranks)
+    _check_types(found)
     found.check_choices()
     for setting, problem, _ in broken("unused", "megatron", value):
         found.notes.append(f"{found.shown(setting)} {problem}")
     trains = found.prefix and not any(name.startswith("inference-") for name in found.by_name)
     if found.count("num-experts") and tensor > 1 and trains and not found.flag("sequence-parallel"):
         found.mistake("sequence-parallel", "is not set, but experts with tensor parallelism need it", "set it")
-    if found.number("min-lr") > found.number("lr", 1e9):
-        found.mistake("min-lr", f"is {found.raw('min-lr')}, more than lr {found.raw('lr')}", "a smaller one works")
+
+
+def check_rules(found: ConfigurationSettings, family: str, value: Callable[[str], Any], ranks: int | None) -> None:
+    """Record the settings that break a rule of a family, with their values. ranks: the value of `world-size`."""
+    for setting, problem, right in broken(
+        "refused", family, lambda name: ranks if name == "world-size" else value(name)
+    ):
+        words = " ".join(map(str, each if isinstance(each := value(setting), list | tuple) else [each]))
+        stated = value(setting) in (True, None, "true") or re.match(r"is -?\d|gives|makes", problem)
+        found.mistake(setting, problem if stated else f"{words} {problem}", right)
+
+
+def _check_types(found: ConfigurationSettings) -> None:
+    """Record arguments whose values are of another type. Values of shell variables are not known."""
+    for name in found.by_name if found.prefix else ():
+        pattern, shown = WORDS.get(TYPES.get(name, ""), ("", ""))
+        words = [word for word in found.names(name) if "$" not in word and not re.fullmatch(pattern, word.lower())]
+        if words and pattern:
+            found.mistake(name, f"is {words[0]!r}", f"it is {shown}")
 
 
 def _check_names(found: ConfigurationSettings) -> None:
@@ -145,85 +201,33 @@ def _check_names(found: ConfigurationSettings) -> None:
 
 
 def check_run(found: ConfigurationSettings, run: TrainingRun) -> None:
-    """Record sizes that the degrees do not divide."""
-    _check_attention(found, run)
-    _check_layers(found, run)
-    _check_batch(found, run)
-    model = run.model
-    sequence = "seq-length" if "seq-length" in found else "encoder-seq-length"
-    parts = run.rows * (2 * run.context if run.context > 1 else 1)
-    _check_multiple(found, sequence, model.sequence, parts, "{}, the shares of tensor and context parallelism")
-    if model.positions and model.positions < model.sequence:
-        found.mistake("max-position-embeddings", f"is {model.positions}, less than {model.sequence} tokens",
-                      f"{model.sequence} works")  # fmt: skip
-    for f in dict.fromkeys(layer.feed for layer in model.layers if layer.feed is not None):
-        name, degree = ("moe-ffn-hidden-size", run.expert_tensor) if f.experts else ("ffn-hidden-size", run.tensor)
-        if f.width % degree:
-            _check_multiple(found, name, f.width, degree, "tensor parallelism {}")
-            break
-    instances = found.count("num-distributed-optimizer-instances", 1)
-    _check_divisor(found, "num-distributed-optimizer-instances", instances, run.data * run.context, "{} replicas")
-    levels = math.prod(int(size) for size in found.names(HIERARCHY) if size.isdecimal())
-    if HIERARCHY in found and levels != run.context:
-        found.mistake(HIERARCHY, f"makes {levels} of {run.context} ranks", f"{run.context} works")
-    _check_experts(found, run)
-    _check_units(found, run)
-
-
-def _check_units(found: ConfigurationSettings, run: TrainingRun) -> None:
-    """Record sizes that 8-bit matmuls refuse, and note those that leave tensor cores partly idle."""
+    """Record sizes that the degrees do not divide, by the rules of the family "sizes"."""
     model, rows = run.model, run.tokens(run.model.sequence) // run.rows
-    widths = [("hidden-size", model.hidden)]
-    feeds = {layer.feed for layer in model.layers if layer.feed is not None and not layer.feed.experts}
-    widths += [("ffn-hidden-size", width) for width in sorted({feed.width // run.tensor for feed in feeds})]
-    for name, width in widths:
-        if run.eight and width % 16:
-            _check_multiple(found, name, width, 16, "{}, which 8-bit matmuls need", " on a rank")
-        elif width % 64:
-            found.notes.append(f"{found.shown(name)} is {width} on a rank: tensor cores work best with multiples of 64")
-    if run.eight and rows % 8:
-        found.mistake("seq-length", f"gives {rows} rows on a rank, no multiple of 8, which 8-bit matmuls need",
-                      f"{-(-model.sequence // 64) * 64} works")  # fmt: skip
-
-
-def _check_divisor(found: ConfigurationSettings, name: str, number: int, size: int, of: str) -> None:
-    """Record a number that does not divide a size. of: the size in words, as "{} experts"."""
-    if size % number:
-        right = largest_divisor(size, number)
-        found.mistake(name, f"is {number}, no divisor of {of.format(size)}", f"{right} works")
-
-
-def _check_multiple(found: ConfigurationSettings, name: str, number: int, unit: int, of: str, where: str = "") -> None:
-    """Record a number that is no multiple of a unit. of: the unit in words, as "{}, the ranks of a host"."""
-    if number % unit:
-        right = -(-number // unit) * unit
-        found.mistake(name, f"is {number}{where}, no multiple of {of.format(unit)}", f"{right}{where} works")
-
-
-def _check_experts(found: ConfigurationSettings, run: TrainingRun) -> None:
-    f = next((layer.feed for layer in run.model.layers if layer.feed is not None and layer.feed.experts), None)
-    if f is None:
-        return
-    _check_divisor(found, EXPERT, run.expert, f.experts, "{} experts")
-    if f.choices > f.experts:
-        found.mistake("moe-router-topk", f"is {f.choices}, more than {f.experts} experts", f"{f.experts} works")
-    _check_divisor(found, "moe-router-num-groups", found.count("moe-router-num-groups", 1), f.experts, "{} experts")
-
-
-def _check_attention(found: ConfigurationSettings, run: TrainingRun) -> None:
-    mixers = [m for layer in run.model.layers for m in layer.mixers if isinstance(m, AttentionShape)]
-    if not mixers:
-        return
-    a, tensor = mixers[0], run.tensor
-    if a.heads % tensor:
-        _check_divisor(found, TENSOR, tensor, a.heads, "{} attention heads")
-    elif not a.key_rank and a.groups % tensor and tensor % a.groups:
-        _check_divisor(found, TENSOR, tensor, a.groups, "{} query groups")
-    elif not a.key_rank and a.groups < tensor and not found.core:
-        found.mistake(TENSOR, f"is {tensor}, more than {a.groups} query groups", f"{a.groups} works")
-    _check_divisor(found, "num-query-groups", a.groups, a.heads, "{} attention heads")
-    if "kv-channels" not in found and not a.key_rank:
-        _check_divisor(found, "num-attention-heads", a.heads, run.model.hidden, "hidden size {}")
+    layers, feeds = model.layers, [layer.feed for layer in model.layers if layer.feed is not None]
+    attention = next((m for each in layers for m in each.mixers if isinstance(m, AttentionShape)), None)
+    experts = next((feed for feed in feeds if feed.experts), None)
+    dense = next((feed for feed in feeds if not feed.experts), None)
+    sizes: dict[str, Any] = {
+        "hidden": model.hidden, "sequence": model.sequence, "padded-sequence": -(-model.sequence // 64) * 64,
+        "positions": model.positions, "sequence-shares": run.rows * (2 * run.context if run.context > 1 else 1),
+        "rows": rows, "8-bit": bool(run.eight), "core": found.core, "micro-batch": run.micro_batch, "data": run.data,
+        "batch": run.global_batch, "replica-batch": run.micro_batch * run.data, "micro-batches": run.micro_batches,
+        "least-batch": run.micro_batch * run.data * run.pipeline, "chunks": run.chunks, "stages": run.pipeline,
+        "tensor": run.tensor, "expert": run.expert, "expert-tensor": run.expert_tensor, "context": run.context,
+        "replicas": run.data * run.context,
+        "levels": math.prod(int(size) for size in found.names(HIERARCHY) if size.isdecimal()),
+    }  # fmt: skip
+    if attention is not None:
+        sizes |= {"heads": attention.heads, "groups": attention.groups, "latent": attention.key_rank > 0}
+    if experts is not None:
+        sizes |= {"experts": experts.experts, "choices": experts.choices, "expert-width": experts.width}
+    if dense is not None:
+        sizes |= {"width": dense.width, "width-on-rank": dense.width // run.tensor}
+    if not run.stages and not model.encoders:
+        sizes["stage-layers"] = len(layers) // run.pipeline
+    check_rules(found, "sizes", lambda name: sizes[name] if name in sizes else found.raw(name), run.ranks)
+    found.notes += [f"{found.shown(name)} {note}" for name, note, _ in broken("unused", "sizes", sizes.get)]
+    _check_layers(found, run)
 
 
 def _check_layers(found: ConfigurationSettings, run: TrainingRun) -> None:
@@ -235,22 +239,11 @@ def _check_layers(found: ConfigurationSettings, run: TrainingRun) -> None:
         name = "decoder-first-pipeline-num-layers" if first else "decoder-last-pipeline-num-layers"
         found.mistake(name, f"leaves {rest} of {count} layers to {max(between, 0)} other stages", "leave it out")
         return
-    if run.stages or run.model.encoders:
+    accounted = sum(found.flag(f"account-for-{part}-in-pipeline-split") for part in ("embedding", "loss"))
+    # Recipes of rows state only that the stages are uneven.
+    if run.model.encoders or (run.stages and not (accounted and found.prefix)):
         return
-    if run.pipeline > 1:
-        _check_divisor(found, PER_CHUNK, found.count(PER_CHUNK, 1), count // run.pipeline, "the {} layers of a stage")
-    uneven = found.flag("account-for-embedding-in-pipeline-split") or found.flag("account-for-loss-in-pipeline-split")
-    if between and rest % (between * (1 if first or last else run.chunks)) and not uneven:
+    if between and (rest + accounted) % (between * (1 if first or last else run.chunks)):
         right = largest_divisor(count, run.pipeline)
         found.mistake("num-layers", f"is {count}, which {run.pipeline} stages of {run.chunks} chunks do not divide",
                       f"{PIPELINE} {right} works, or {-(-count // run.pipeline) * run.pipeline} layers")  # fmt: skip
-
-
-def _check_batch(found: ConfigurationSettings, run: TrainingRun) -> None:
-    least = run.micro_batch * run.data
-    if run.global_batch % least and "step-batch-size-schedule" not in found:
-        found.mistake("global-batch-size", f"is {run.global_batch}, no multiple of micro-batch {run.micro_batch} x "
-                      f"{run.data} data-parallel ranks", f"{-(-run.global_batch // least) * least} works")  # fmt: skip
-    elif run.chunks > 1 and run.micro_batches < run.pipeline:
-        few = f"gives {run.micro_batches} micro-batches, fewer than {run.pipeline} stages"
-        found.mistake("global-batch-size", f"{few}, which interleaving needs", f"{least * run.pipeline} works")

@@ -14,7 +14,7 @@ from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.configurations import trainers
 from mspc.readers.configurations.megatron import MegatronReader, argument_settings
-from mspc.readers.configurations.mistakes import HOST_RANKS, broken, check_run, check_settings, largest_divisor
+from mspc.readers.configurations.mistakes import HOST_RANKS, check_rules, check_run, check_settings, largest_divisor
 from mspc.readers.configurations.python_registry import registry_values
 from mspc.readers.configurations.settings import ConfigurationSettings, Setting
 from mspc.readers.configurations.text_formats import file_values
@@ -111,16 +111,16 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
         if key.startswith(("MODEL_ARGS.", "--"))
     ]
     if arguments:
-        return megatron_configuration(shown, [s for s in arguments if s.value is not False], ranks, sequence, "--")
+        prefix = "--" * any("--" in key for key in found.by_path)
+        return megatron_configuration(shown, [s for s in arguments if s.value is not False], ranks, sequence, prefix)
     if trainers.is_model(found):
         return megatron_configuration(shown, list(trainers.model_settings(found)), ranks, sequence, "", "Hugging Face")
     for stated, read, family in TOOLS:
         if trainers.fits(family, found):
-            refused = ConfigurationSettings(shown, found.by_path.values())
-            for mistake in broken("refused", family, found.value):
-                refused.mistake(*mistake)
-            refused.check()
             ranks = ranks or stated(found)
+            refused = ConfigurationSettings(shown, found.by_path.values())
+            check_rules(refused, family, found.value, ranks)
+            refused.check()
             settings = [*_model_beside(path, family), *read(found, ranks)]
             named = re.search(r"_(\d+)gpu_([a-z]+\d+)_", str(found.value("recipe")))
             ranks = ranks or (int(named[1]) if named else None)

@@ -96,8 +96,9 @@ class ConfigurationSettings:
 
     def mistake(self, name: str, problem: str, right: str) -> None:
         """Record a mistake in a setting. right: the value that works."""
-        line = self.by_name[name].line if name in self else 0
-        self.mistakes.append((line, f"{self.shown(name)} {problem}; {right}"))
+        line, text = self.by_name[name].line if name in self else 0, f"{self.shown(name)} {problem}; "
+        if not any(each.startswith(text) for _, each in self.mistakes):
+            self.mistakes.append((line, text + right))
 
     def shown(self, name: str) -> str:
         """Return the name of a setting as the file has it."""
@@ -123,7 +124,7 @@ class ConfigurationSettings:
     def check_choices(self) -> None:
         """Record words that are none of their setting's choices."""
         for name, known in CHOICES.items():
-            for word in sorted({*self.names(name)} - {*known}):
+            for word in sorted(word for word in {*self.names(name)} - {*known} if "$" not in word):
                 near = difflib.get_close_matches(word, known, 1)
                 self.mistake(name, f"is {word!r}", f"it is one of {', '.join(near or known)}")
 

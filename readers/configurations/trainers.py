@@ -83,7 +83,7 @@ def titan_ranks(found: Values) -> int:
 
 
 def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
-    """Yield the settings of a torchtitan file. Raise MspcError for degrees that do not make the ranks."""
+    """Yield the settings of a torchtitan file. Raise MspcError if its model is not known."""
     name, flavor = str(found.value("model.name")).removesuffix("_ft"), str(found.value("model.flavor"))
     preset = published(str(found.value("hf_model"))) or FLAVORS.get((name, flavor), "")
     if not preset and flavor.startswith("debug"):
@@ -97,12 +97,7 @@ def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
         if found.count(path):
             settings[target] = found.under(target, path)
     settings |= _settings("sequence-parallel=true", found.count("parallelism.tensor_parallel_degree", 1) > 1)
-    dense = math.prod(found.count(f"parallelism.{degree}", 1) for degree in TITAN_DEGREES)
-    replicate = found.count("parallelism.data_parallel_replicate_degree", 1)
     shard = found.count("parallelism.data_parallel_shard_degree")
-    if shard and replicate * shard * dense != ranks:
-        product = f"{shard} x data_parallel_replicate_degree {replicate} x {dense}"
-        raise found.wrong("parallelism.data_parallel_shard_degree", f"{product} are not {ranks} ranks; -1 works")
     settings |= _settings("use-distributed-optimizer=false overlap-param-gather=false")
     settings |= _settings("@sharded", shard != 1)
     mode = found.value("activation_checkpoint.mode") or "selective"
@@ -178,12 +173,7 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
     settings |= _attention_and_experts(settings, found.value(first), found.value(shared))
     settings |= _settings("sequence-parallel=false", found.count("parallel_config.model_parallel", 1) == 1)
     settings |= _settings("use-distributed-optimizer=true", bool(found.value("parallel.enable_parallel_optimizer")))
-    dense = mindformers_ranks(found)
     data = found.count("parallel_config.data_parallel")
-    if data and dense != ranks:
-        right = ranks * data // dense if ranks * data % dense == 0 and ranks * data >= dense else 0
-        product = f"{data} x model_parallel x pipeline_stage x context_parallel = {dense} are not {ranks} ranks"
-        raise found.wrong("parallel_config.data_parallel", f"{product}; {right or f'--ranks {dense}'} works")
     batch = found.count("runner_config.batch_size", 1) * found.count("parallel_config.micro_batch_num", 1) * (data or 1)
     settings["global-batch-size"] = Setting("global-batch-size", batch)
     settings |= _settings("@recomputed", found.value("recompute_config.recompute") is True)
@@ -228,18 +218,9 @@ def deepspeed_ranks(found: Values) -> int:
 
 
 def deepspeed_settings(found: Values, ranks: int) -> Iterator[Setting]:
-    """Yield the batch, the precision and the sharding of a DeepSpeed file. Raise MspcError if the three batch sizes
-    contradict each other, as DeepSpeed does."""
+    """Yield the batch, the precision and the sharding of a DeepSpeed file."""
     total, micro = found.count("train_batch_size"), found.count("train_micro_batch_size_per_gpu")
     steps = found.count("gradient_accumulation_steps")
-    if total and micro and steps and total != micro * steps * ranks:
-        raise found.wrong(
-            "train_batch_size", f"is {total}, not train_micro_batch_size_per_gpu {micro} x gradient_accumulation_steps "
-            f"{steps} x {ranks} ranks; {micro * steps * ranks} works",
-        )  # fmt: skip
-    if total and not micro and total % (ranks * (steps or 1)):
-        right = -(-total // ranks) * ranks
-        raise found.wrong("train_batch_size", f"is {total}, which {ranks} ranks do not divide; {right} works")
     micro = micro or max(1, (total or ranks) // (ranks * (steps or 1)))
     yield found.under("micro-batch-size", "train_micro_batch_size_per_gpu", micro)
     yield found.under("global-batch-size", "train_batch_size", total or micro * (steps or 1) * ranks)

@@ -84,11 +84,11 @@ def test_earlier_stages_hold_more_micro_batches() -> None:
 
 
 def test_uneven_layers_are_all_there() -> None:
-    run = run_of(GPT | {"num-layers": 14, "pipeline-model-parallel-size": 4, "global-batch-size": 64,
+    run = run_of(GPT | {"num-layers": 15, "pipeline-model-parallel-size": 4, "global-batch-size": 64,
                         "account-for-embedding-in-pipeline-split": True})  # fmt: skip
     chunks = [chunk for number in range(run.chunks) for chunk in (stage[number] for stage in stage_layers(run))]
-    assert [layer for chunk in chunks for layer in chunk] == list(range(14))
-    assert [len(stage[0]) for stage in stage_layers(run)] == [3, 4, 4, 3]
+    assert [layer for chunk in chunks for layer in chunk] == list(range(15))
+    assert [len(stage[0]) for stage in stage_layers(run)] == [3, 4, 4, 4]
 
 
 def test_hybrid_patterns_state_chunks_and_predictions() -> None:

@@ -52,13 +52,13 @@ def stage_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
     return chunks_in_turn(accumulate([size // chunks for size in counts] * chunks, initial=0), stages)
 
 
-def uneven_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def uneven_layers(run: TrainingRun, first: int = 1, last: int = 1) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Return the layers of every chunk if they cannot be equal: the embedding, the loss and each further prediction
-    count as a layer, as with Megatron's `--account-for-embedding-in-pipeline-split`."""
+    count as a layer. first, last: 0 if the embedding or the loss is none."""
     count, parts = len(run.model.layers), run.pipeline * run.chunks
-    each, more = divmod(count + 2 + run.model.predictions, parts)
+    each, more = divmod(count + first + last + run.model.predictions, parts)
     items = accumulate((each + (part < more) for part in range(parts)), initial=0)
-    return chunks_in_turn((max(0, min(count, item - 1)) for item in items), run.pipeline)
+    return chunks_in_turn((max(0, min(count, item - first)) for item in items), run.pipeline)
 
 
 def chunks_in_turn(borders: Iterable[int], stages: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
