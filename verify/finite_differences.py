@@ -264,7 +264,7 @@ class Doubled:
                 return _checked(node, node.op.kernel(backend))  # type: ignore[attr-defined]  # operators have kernels
             run = known[node] = known.get(node) or regions.kernel(node)
             for region in regions.prepared:
-                region.call = call
+                region.hook(call)
 
             def taped(*operands: Any) -> Any:
                 self.tape.begin(node)

@@ -107,6 +107,30 @@ def test_a_network_that_is_not_trained(tmp_path: Path, dtype: str) -> None:
     assert set(rows) == {(kind, name) for kind in ("operator", "rule") for name in ("MatMul", "Softmax")}
 
 
+LOOP = """
+import numpy as np
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.linspace(-1, 1, 16).reshape(4, 4), ms.float32), "w")
+    def construct(self, x):
+        count = x.sum().astype(ms.int32) * 0
+        while count < 3:
+            x, count = ops.erf(x * self.w), count + 1
+        return x.sum()
+net = Net()
+nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))(Tensor(np.ones([4, 4]), ms.float32))
+"""
+
+
+def test_gradient_rules_in_loops_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(LOOP)
+    rows = rows_of(str(tmp_path / "net.py"), tmp_path)
+    assert {("operator", "Erf"), ("rule", "Erf"), ("rule", "Mul")} <= set(rows)
+
+
 def test_what_has_no_counterpart_is_said(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NO_COUNTERPART)
     done = invoke("verify", str(tmp_path / "net.py"), "--against", "torch", status=0)

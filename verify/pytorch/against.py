@@ -315,7 +315,7 @@ class _Gradients:
         for judged in self.doubled.judged:
             self._parameter_gradients(judged)
 
-    def _inside(self, graph: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    def _inside(self, graph: Graph, index: int, kernel: Callable[..., Any], *operands: Any) -> Any:
         """Run an operator of a region, and compare its rule once."""
         node = graph.nodes[index]
         op = self.plain(node)
