@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Value
 from mspc.ir.layout import Layout
@@ -25,7 +27,7 @@ from mspc.ops.convolution.window import (
     sharding_mistake,
     taps,
 )
-from mspc.ops.cpu.products import share_out
+from mspc.ops.cpu.products import product, share_out
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of
@@ -48,10 +50,13 @@ def convolve(
     if hasattr(xp, "convolved"):
         return xp.convolved("forward", x, weight, along, groups, out)
     matrix = weight.reshape(groups, weight.shape[0] // groups, -1)
+    if _is_matmul(xp, along, x.shape[2:]):
+        product(matrix, _by_image(x, groups), _by_image(out, groups))
+        return out
 
     def work(batch: slice) -> None:
         found = xp.matmul(matrix, _columns(xp, x[batch], along, counts, groups))
-        out[batch] = found.reshape(out.shape[1], -1, *counts).swapaxes(0, 1)
+        out[batch] = xp.moveaxis(found.reshape(out.shape[1], *counts, -1), -1, 0)
 
     share_out([functools.partial(work, batch) for batch in _blocks(x, along, counts)], out.size * matrix.shape[2])
     return out
@@ -67,16 +72,19 @@ def input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Window], gro
         return xp.convolved("image", dout, weight, along, groups, out)
     counts, lengths, places = dout.shape[2:], out.shape[2:], list(taps(along))
     turned = weight.reshape(groups, weight.shape[0] // groups, -1).swapaxes(1, 2)
+    if _is_matmul(xp, along, lengths):
+        product(turned, _by_image(dout, groups), _by_image(out, groups))
+        return out
 
     def work(batch: slice) -> None:
-        found = xp.matmul(turned, _by_channel(dout[batch], groups))
-        found = found.reshape(out.shape[1], len(places), -1, *counts)
-        image = xp.zeros((out.shape[1], found.shape[2], *lengths), out.dtype)
+        found = xp.matmul(turned, _by_channel(xp, dout[batch], groups))
+        found = found.reshape(out.shape[1], len(places), *counts, -1)
+        image = xp.zeros((out.shape[1], *lengths, found.shape[-1]), out.dtype)
         for number, place in enumerate(places):
             inside, looked = met(along, place, lengths, counts)
-            target = image[(slice(None), slice(None), *looked)]
-            xp.add(target, found[(slice(None), number, slice(None), *inside)], out=target)
-        out[batch] = image.swapaxes(0, 1)
+            target = image[(slice(None), *looked)]
+            xp.add(target, found[(slice(None), number, *inside)], out=target)
+        out[batch] = xp.moveaxis(image, -1, 0)
 
     share_out([functools.partial(work, batch) for batch in _blocks(out, along, counts)], dout.size * turned.shape[1])
     return out
@@ -100,11 +108,27 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
 
     def work(number: int) -> None:
         found = _columns(xp, x[batches[number]], along, counts, groups)
-        sums[number] = xp.matmul(_by_channel(dout[batches[number]], groups), found.swapaxes(1, 2))
+        sums[number] = xp.matmul(_by_channel(xp, dout[batches[number]], groups), found.swapaxes(1, 2))
 
     share_out([functools.partial(work, number) for number in range(len(batches))], dout.size * sums.shape[3])
     out[...] = sums.sum(axis=0).reshape(out.shape)
     return out
+
+
+MANY_POSITIONS = 64
+"""Positions of an image from which its share is worth a matmul of its own."""
+
+
+def _is_matmul(xp: Any, along: Sequence[Window], lengths: Sequence[int]) -> bool:
+    """Return whether every position reads only the element at its own place, and each image has many."""
+    pairs = zip(along, lengths, strict=True)
+    points = all(w.size == w.stride == 1 and w.before == 0 and w.count(n) == n for w, n in pairs)
+    return points and xp is np and math.prod(lengths) >= MANY_POSITIONS
+
+
+def _by_image(x: Any, groups: int) -> Any:
+    """Return a view [images, groups, channels of a group, positions]."""
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
 
 
 def _blocks(image: Any, along: Sequence[Window], counts: Sequence[int]) -> list[slice]:
@@ -114,19 +138,20 @@ def _blocks(image: Any, along: Sequence[Window], counts: Sequence[int]) -> list[
     return [slice(first, min(first + step, len(image))) for first in range(0, len(image), step)]
 
 
-def _by_channel(x: Any, groups: int) -> Any:
-    """Return [groups, channels of a group, images and positions]."""
-    return x.swapaxes(0, 1).reshape(groups, x.shape[1] // groups, -1)
+def _by_channel(xp: Any, x: Any, groups: int) -> Any:
+    """Return [groups, channels of a group, positions and images]: with the images last, elements of small images are
+    long runs."""
+    return xp.moveaxis(x, 0, -1).reshape(groups, x.shape[1] // groups, -1)
 
 
 def _columns(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int], groups: int) -> Any:
-    """Return [groups, channels of a group and places of a window, images and positions]: the elements in every window
+    """Return [groups, channels of a group and places of a window, positions and images]: the elements in every window
     of images, 0 for padding."""
-    places, by_channel = list(taps(along)), x.swapaxes(0, 1)
-    found = xp.zeros((x.shape[1], len(places), x.shape[0], *counts), x.dtype)
+    places, images = list(taps(along)), xp.ascontiguousarray(xp.moveaxis(x, 0, -1))
+    found = xp.zeros((x.shape[1], len(places), *counts, x.shape[0]), x.dtype)
     for number, place in enumerate(places):
         inside, looked = met(along, place, x.shape[2:], counts)
-        found[(slice(None), number, slice(None), *inside)] = by_channel[(slice(None), slice(None), *looked)]
+        found[(slice(None), number, *inside)] = images[(slice(None), *looked)]
     return found.reshape(groups, x.shape[1] // groups * len(places), -1)
 
 
