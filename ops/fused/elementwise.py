@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch, RankSum
@@ -22,7 +24,7 @@ from mspc.ops.fused.body import (
     resolved,
     types_of_lines,
 )
-from mspc.ops.fused.kernel import Space, blocked_kernel, plain_kernel, space_of
+from mspc.ops.fused.kernel import Space, plain_kernel, space_of
 from mspc.ops.op import ArrayBackend
 
 
@@ -64,10 +66,10 @@ class FusedElementwise(RankOp):
         return results[0] if len(results) == 1 else TupleType(results)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        return blocked_kernel(be, steps_of(self), self.returns) or plain_kernel(be, steps_of(self), self.returns)
+        return plain_kernel(be, steps_of(self), self.returns)
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return blocked_kernel(be, steps_of(self), self.returns)
+        return self.kernel(be) if be.xp is np else None
 
     def launch(
         self, device: Device, out: Any, *inputs: Array, summed: tuple[int, RankSum] | None = None

@@ -9,10 +9,10 @@ from typing import Any, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, FLOAT32, HALVES, DType, TensorType, TupleType, Type
 from mspc.ops import gpu
-from mspc.ops.cpu.blocks import parts_of, written
+from mspc.ops.cpu.blocks import parts_of
 from mspc.ops.device import Array, Copy, Device, Launch, computing_type
 from mspc.ops.fused.body import BodyLine, RankOp, line_of, member_of_line, operand_count, read_body, types_of_lines
-from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
+from mspc.ops.fused.kernel import plain_kernel
 from mspc.ops.math.arithmetic import Add, Mul, Neg, Sub
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
@@ -85,13 +85,11 @@ class FusedUpdate(Update):
             BodyLine(step.op, tuple((kind, places[i] if kind == "x" else i) for kind, i in step.operands))
             for step in steps
         )
-        blocked, plain = blocked_kernel(be, steps, self.writes), plain_kernel(be, steps, self.writes)
+        plain = plain_kernel(be, steps, self.writes)
 
         def kernel(*inputs: Any) -> Any:
-            changed, operands = inputs[:count], [inputs[index] for index in read]
-            if blocked is not None:
-                return blocked(*operands, out=changed if count > 1 else changed[0])
-            return written(plain(*operands), changed if count > 1 else changed[0])
+            changed = inputs[:count]
+            return plain(*(inputs[index] for index in read), out=changed if count > 1 else changed[0])
 
         return kernel
 
