@@ -22,7 +22,6 @@ from mspc.ir.types import (
     TensorType,
     real_of,
 )
-from mspc.ops.cpu.blocks import apply
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Op, RequestedSharding
@@ -80,7 +79,7 @@ class Elementwise(Op, abstract=True):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         function = getattr(np, self.array_function, None)
         if be.xp is np and isinstance(function, np.ufunc):
-            return functools.partial(apply, function)
+            return function
         return super().kernel_into(be)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:

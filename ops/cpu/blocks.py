@@ -1,8 +1,5 @@
-"""Kernels that pass over memory once: they apply several array functions to one cache-sized block after the other.
-
-An array function over 16 MB reads and writes main memory; ten of them in a row do so ten times. Applied block by block,
-they find their operands in the cache. Large arrays are divided among as many threads as BLAS may use; rows are
-processed independently, so that the number of threads changes no bit.
+"""Kernels of NumPy on several threads: array functions on one cache-sized block of rows after the other, so that they
+find their operands in the cache. Rows are processed independently: the number of threads changes no bit.
 """
 
 from __future__ import annotations
@@ -126,58 +123,6 @@ def shared_out(xp: Any, rows: int, step: int, size: int, part: Callable[[int, in
         return
     share = -(-rows // threads // step) * step
     in_parallel([functools.partial(part, begin, min(begin + share, rows)) for begin in range(0, rows, share)])
-
-
-def elementwise(xp: Any, work: Work, out: Any, operands: Sequence[Any], scratch: int = 0) -> None:
-    """Fill `out` from operands of its shape."""
-    in_rows(xp, work, (out.reshape(-1),), [array.reshape(-1) for array in operands], scratch)
-
-
-def blockwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
-    """Return the kernel `function(*operands, out=None)` of operands that are broadcast to one shape: a fused operator
-    passes numbers unchanged."""
-
-    def kernel(*operands: Any, out: Any = None) -> Any:
-        shape = operands[0].shape if out is None else out.shape
-        if any(array.shape != shape for array in operands):
-            shape = np.broadcast_shapes(shape, *(array.shape for array in operands))
-            operands = tuple(xp.broadcast_to(array, shape) for array in operands)
-        if out is None:
-            out = xp.empty(shape, operands[0].dtype)
-        elementwise(xp, work, out, operands, scratch)
-        return out
-
-    return kernel
-
-
-def rowwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
-    """Return the kernel `function(*operands, out=None)` of operands of one shape with an undivided last dimension."""
-
-    def kernel(*operands: Any, out: Any = None) -> Any:
-        if out is None:
-            out = xp.empty(operands[0].shape, operands[0].dtype)
-        columns = out.shape[-1]
-        if out.size:
-            rows = [array.reshape(-1, columns) for array in operands]
-            in_rows(xp, work, (out.reshape(-1, columns),), rows, scratch)
-        return out
-
-    return kernel
-
-
-def apply(function: Any, *operands: Any, out: Any) -> Any:
-    """Return `function(*operands, out=out)` for an elementwise function of NumPy's, on several threads if that pays."""
-    if out.size < SHARED or thread_count() == 1:
-        return function(*operands, out=out)
-    for array in operands:
-        if array.shape != out.shape or not array.flags.c_contiguous:
-            return function(*operands, out=out)
-
-    def work(block: Any, _: Any, *parts: Any) -> None:
-        function(*parts, out=block)
-
-    elementwise(np, work, out, operands)
-    return out
 
 
 # Copies of large arrays are made on several threads: most of their time the system gives the copy its memory.

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ops.cpu.blocks import elementwise
 
 
 def scipy_module(name: str, xp: Any = np) -> Any:
@@ -40,20 +39,14 @@ def erf(xp: Any, x: Any) -> Any:
         return xp.erf(x)
     table = xp.asarray(_table())
 
-    def work(out: Any, scratch: Any, part: Any) -> None:
-        wide = xp.clip(part.astype(xp.float64), -_END, _END)
-        nearest = xp.rint(wide * _PER_UNIT)
-        place = xp.nan_to_num(nearest).astype(xp.int32) + _END * _PER_UNIT
-        wide -= nearest / _PER_UNIT
-        total = xp.take(table[-1], place)
-        for row in table[-2::-1]:  # Horner's scheme
-            total *= wide
-            total += xp.take(row, place)
-        out[...] = total
-
-    out = xp.empty(x.shape, x.dtype)
-    elementwise(xp, work, out, [x])
-    return out
+    wide = xp.clip(x.astype(xp.float64), -_END, _END)
+    nearest = xp.rint(wide * _PER_UNIT)
+    place = xp.nan_to_num(nearest).astype(xp.int32) + _END * _PER_UNIT
+    wide -= nearest / _PER_UNIT
+    total = xp.take(table[-1], place)
+    for row in table[-2::-1]:  # Horner's scheme
+        total = total * wide + xp.take(row, place)
+    return xp.asarray(total, x.dtype)
 
 
 @cache

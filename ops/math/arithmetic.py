@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Value
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.bases import Binary, Elementwise, Family, Predicate, Unary, operator
-from mspc.ops.cpu.blocks import elementwise
+from mspc.ops.cpu.blocks import written
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_same, sample
 from mspc.ops.operator_arguments import sequence_of
 from mspc.ops.tensor.reshape import sum_to_shape
@@ -422,7 +421,7 @@ class AddN(Elementwise):
     may_alias = True
     additive = True
     joins = "sum"
-    in_place = False  # the third operand is read after the first two have been added
+    fills = True
     cuda = "{+}"
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -438,33 +437,17 @@ class AddN(Elementwise):
         return tuple(dout for _ in inputs)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        add = be.xp.add
-
-        def add_n(first: Any, *rest: Any) -> Any:
-            if not rest:
-                return first
-            total = add(first, rest[0])
-            if not total.shape:
-                return reduce(add, rest[1:], total)
-            for value in rest[1:]:
-                add(total, value, out=total)
-            return total
-
-        return add_n
-
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         xp = be.xp
 
-        def work(out: Any, _: Any, first: Any, *rest: Any) -> None:
-            xp.add(first, rest[0] if rest else 0, out=out)
+        def add_n(first: Any, *rest: Any, out: Any = None) -> Any:
+            if not rest:
+                return first if out is None else written(first, out)
+            total = xp.add(first, rest[0])
             for value in rest[1:]:
-                xp.add(out, value, out=out)
+                total = total + value
+            return total if out is None else written(total, out)
 
-        def into(*inputs: Any, out: Any) -> Any:
-            elementwise(xp, work, out, inputs)
-            return out
-
-        return into
+        return add_n
 
     samples = (sample((8, 16), (8, 16), (8, 16)), sample((8,)), sample((), ()))
 

@@ -11,7 +11,7 @@ from mspc.ir.graph import Builder, Value
 from mspc.ir.types import TensorType
 from mspc.ops import gpu
 from mspc.ops.bases import Binary, Elementwise, Unary
-from mspc.ops.cpu.blocks import blockwise
+from mspc.ops.cpu.blocks import written
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Greater, LogicalAnd, Mul, Select, Term, binary, constant, select, unary
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square
@@ -64,13 +64,13 @@ class ReluGrad(_Gradient):
         return b.emit(ReluGrad(), dout, y), None
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        multiply = be.xp.multiply
+        xp = be.xp
 
-        def work(out: Any, _: Any, dy: Any, y: Any) -> None:
-            bits = f"i{dy.dtype.itemsize}"  # times 0 they are 0, also those of an infinity
-            multiply(dy.view(bits), y > 0, out=out.view(bits))
+        def kernel(dy: Any, y: Any, out: Any = None) -> Any:
+            found = xp.where(y > 0, dy, dy.dtype.type(0))
+            return found if out is None else written(found, out)
 
-        return blockwise(be.xp, work)
+        return kernel
 
 
 class PReLU(Elementwise):
@@ -166,15 +166,7 @@ class GeLU(Activation):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp = be.xp
-
-        def work(out: Any, scratch: Any, x: Any) -> None:
-            (t,) = scratch
-            _gelu_tanh(xp, x, t)
-            t += 1
-            t *= x
-            xp.multiply(t, 0.5, out=out)
-
-        return blockwise(xp, work, 1)
+        return lambda x, out=None: xp.multiply((_gelu_tanh(xp, x) + 1) * x, 0.5, out=out)
 
 
 class GeLUGrad(Elementwise):
@@ -199,33 +191,19 @@ class GeLUGrad(Elementwise):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp = be.xp
 
-        def work(out: Any, scratch: Any, dy: Any, x: Any) -> None:
-            """Fill out with dy (1 + t) (1/2 + (1 - t) slope); 2 slope is the derivative of the argument of the tanh t,
-            times x."""
-            t, slope, rest = scratch
-            _gelu_tanh(xp, x, t)
-            xp.multiply(x, x, out=slope)
-            slope *= 1.5 * _GELU_CUBE * _GELU_SCALE
-            slope += 0.5 * _GELU_SCALE
-            slope *= x
-            xp.subtract(1, t, out=rest)
-            slope *= rest
-            slope += 0.5
-            t += 1
-            slope *= t
-            xp.multiply(slope, dy, out=out)
+        def kernel(dy: Any, x: Any, y: Any, out: Any = None) -> Any:
+            """Return dy (1 + t) (1/2 + (1 - t) slope); 2 slope is the derivative of the argument of the tanh t, times
+            x."""
+            t = _gelu_tanh(xp, x)
+            slope = (x * x * (1.5 * _GELU_CUBE * _GELU_SCALE) + 0.5 * _GELU_SCALE) * x
+            return xp.multiply((slope * (1 - t) + 0.5) * (1 + t), dy, out=out)
 
-        without_y = blockwise(xp, work, 3)
-        return lambda dy, x, y, out=None: without_y(dy, x, out=out)
+        return kernel
 
 
-def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
+def _gelu_tanh(xp: Any, x: Any) -> Any:
     """Return tanh(sqrt(2 / pi) (x + 0.044715 x^3))."""
-    xp.multiply(x, x, out=out)
-    out *= _GELU_CUBE * _GELU_SCALE
-    out += _GELU_SCALE
-    out *= x
-    xp.tanh(out, out=out)
+    return xp.tanh((x * x * (_GELU_CUBE * _GELU_SCALE) + _GELU_SCALE) * x)
 
 
 SiLU = unary(

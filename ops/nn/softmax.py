@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
@@ -13,7 +12,7 @@ from mspc.ir.graph import Builder, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.cpu.blocks import rowwise
+from mspc.ops.cpu.blocks import written
 from mspc.ops.cuda.reductions import RowPass, normalise
 from mspc.ops.cuda.text import Operand
 from mspc.ops.device import Array, Device, Launch
@@ -79,34 +78,10 @@ _NAMES = {"sum": "sum", "max": "largest element"}
 Axis = int | tuple[int, ...]
 
 
-def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel over the last dimension made one over `axis`: the dimensions of `axis` go last and become one."""
-    if axis in (-1, (-1,)):
-        return kernel
-
-    def moved(*operands: Any, out: Any = None) -> Any:
-        shape = operands[0].shape
-        axes = sorted(a % len(shape) for a in ((axis,) if isinstance(axis, int) else axis or range(len(shape))))
-        if axes == [len(shape) - 1]:
-            return kernel(*operands, out=out)
-        perm = [d for d in range(len(shape)) if d not in axes] + axes
-        turned = [operand.transpose(perm) for operand in operands]
-        matrix = (*turned[0].shape[: -len(axes)], math.prod(turned[0].shape[-len(axes) :]))
-        rows = kernel(*[operand.reshape(matrix) for operand in turned])
-        result = rows.reshape(turned[0].shape).transpose([perm.index(d) for d in range(len(shape))])
-        if out is None:
-            return result
-        out[...] = result
-        return out
-
-    return moved
-
-
 class _Normalised(Op, abstract=True):
-    """numbers: of every row that ranks exchange if the axis is sharded. arrays: as scratch of `fill_rows`."""
+    """numbers: of every row that ranks exchange if the axis is sharded."""
 
     numbers: ClassVar[int] = 2
-    arrays: ClassVar[int]
     float_only = True
     one_type = True
     fills = True
@@ -145,12 +120,17 @@ class _Normalised(Op, abstract=True):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         return sent_bytes(types[0], layouts[0], self.row_axes(types[0]), self.numbers)
 
-    def fill_rows(self, xp: Any, out: Any, scratch: Any, *operands: Any) -> None:
-        """Fill `out`, rows of a matrix, from those of the operands, with scratch arrays of its size."""
+    def of_rows(self, xp: Any, axes: tuple[int, ...], *operands: Any) -> Any:
+        """Return the result of arrays with rows along `axes`."""
         raise NotImplementedError
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        return along(getattr(self, self.axis_field), rowwise(be.xp, partial(self.fill_rows, be.xp), self.arrays))
+        def kernel(*operands: Any, out: Any = None) -> Any:
+            axes = axes_in(self.name, ints_of(self.name, "axis", getattr(self, self.axis_field)), operands[0].ndim)
+            found = self.of_rows(be.xp, axes, *operands) if operands[0].size else operands[0].copy()
+            return found if out is None else written(found, out)
+
+        return kernel
 
     def row_axes(self, *types: TensorType) -> tuple[int, ...]:
         if not types[0].shape:
@@ -183,14 +163,10 @@ class Softmax(_Normalised):
     row_lines = (
         "ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Reciprocal(t3)", "Mul(t2, t4)",
     )  # fmt: skip
-    arrays = 1
 
-    def fill_rows(self, xp: Any, out: Any, scratch: Any, x: Any) -> None:
-        # NumPy copies an array that it broadcasts against and overwrites: no result is also an operand there.
-        (power,) = scratch
-        xp.subtract(x, xp.max(x, axis=-1, keepdims=True), out=power)
-        xp.exp(power, out=power)
-        xp.divide(power, xp.sum(power, axis=-1, keepdims=True), out=out)
+    def of_rows(self, xp: Any, axes: tuple[int, ...], x: Any) -> Any:
+        power = xp.exp(x - xp.max(x, axis=axes, keepdims=True))
+        return power / xp.sum(power, axis=axes, keepdims=True)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (
@@ -224,13 +200,10 @@ class SoftmaxBackward(_Normalised):
         return b.emit(Sub(), product, b.emit(Mul(), out, total_of_rows(b, ranks, axes, product)))
 
     row_lines = ("Mul(x0, x1)", "ReduceSum(t0, AXES)", "Mul(x1, t1)", "Sub(t0, t2)")
-    arrays = 2
 
-    def fill_rows(self, xp: Any, grad: Any, scratch: Any, dout: Any, out: Any) -> None:
-        product, share = scratch
-        xp.multiply(dout, out, out=product)
-        xp.multiply(out, xp.sum(product, axis=-1, keepdims=True), out=share)
-        xp.subtract(product, share, out=grad)
+    def of_rows(self, xp: Any, axes: tuple[int, ...], dout: Any, out: Any) -> Any:
+        product = dout * out
+        return product - out * xp.sum(product, axis=axes, keepdims=True)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),), "g = g * y;"),)
@@ -260,13 +233,10 @@ class LogSoftmax(_Normalised):
         return (as_dtype(b, b.emit(Sub(), below, b.emit(Log(), total)), x.tensor_type.dtype),)
 
     row_lines = ("ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Log(t3)", "Sub(t1, t4)")
-    arrays = 2
 
-    def fill_rows(self, xp: Any, out: Any, scratch: Any, x: Any) -> None:
-        moved, power = scratch
-        xp.subtract(x, xp.max(x, axis=-1, keepdims=True), out=moved)
-        xp.exp(moved, out=power)
-        xp.subtract(moved, xp.log(xp.sum(power, axis=-1, keepdims=True)), out=out)
+    def of_rows(self, xp: Any, axes: tuple[int, ...], x: Any) -> Any:
+        moved = x - xp.max(x, axis=axes, keepdims=True)
+        return moved - xp.log(xp.sum(xp.exp(moved), axis=axes, keepdims=True))
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (
@@ -295,13 +265,9 @@ class LogSoftmaxGrad(_Normalised):
         return b.emit(Sub(), dout, b.emit(Mul(), b.emit(Exp(), out), total))
 
     row_lines = ("ReduceSum(x1, AXES)", "Exp(x0)", "Mul(t1, t0)", "Sub(x1, t2)")
-    arrays = 2
 
-    def fill_rows(self, xp: Any, grad: Any, scratch: Any, out: Any, dout: Any) -> None:
-        power, share = scratch
-        xp.exp(out, out=power)
-        xp.multiply(power, xp.sum(dout, axis=-1, keepdims=True), out=share)
-        xp.subtract(dout, share, out=grad)
+    def of_rows(self, xp: Any, axes: tuple[int, ...], out: Any, dout: Any) -> Any:
+        return dout - xp.exp(out) * xp.sum(dout, axis=axes, keepdims=True)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),)),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,10 +11,10 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Value
 from mspc.ir.types import BOOL, DType, TensorType, TupleType, Type, dtype_of
 from mspc.ops import gpu
-from mspc.ops.cpu.blocks import BLOCK, in_rows
+from mspc.ops.cpu.blocks import BLOCK
 from mspc.ops.device import Array, Copy, Device, Launch, c_type
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_float, require_same, sample
+from mspc.ops.op import Gradients, NotDifferentiable, Op, require_float, require_same, sample
 from mspc.ops.operator_arguments import sequence_of
 from mspc.ops.tensor.reshape import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
@@ -99,33 +98,6 @@ class Update(Op, abstract=True):
         """Return the same update without states, if scalar operands make states unnecessary; else None. number: returns
         the value of a scalar operand; None if it may change at the next step."""
         return None
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        """Return `compute`; on a CPU block by block, if `cuda_update` shows that every element is changed by itself."""
-        run = functools.partial(self.compute, be.xp)
-        if be.xp is not np or not self.cuda_update:
-            return run
-        tensors = tuple(i for i in range(len(self.operands)) if i not in self.scalars)
-        others = [i for i in tensors if i not in self.mutates]
-        order = [*self.mutates, *others]
-
-        def kernel(*inputs: Any) -> Any:
-            if inputs[0].size <= BLOCK or not all(inputs[i].flags.c_contiguous for i in tensors):
-                return run(*inputs)
-
-            def work(changed: Any, _: Any, *read: Any) -> None:
-                operands = list(inputs)
-                blocks = (*changed, *read) if len(self.mutates) > 1 else (changed, *read)
-                for index, block in zip(order, blocks, strict=True):
-                    operands[index] = block
-                run(*operands)
-
-            flat = [inputs[i].reshape(-1) for i in order]
-            in_rows(np, work, flat[: len(self.mutates)], flat[len(self.mutates) :])
-            results = tuple(inputs[i] for i in self.mutates[: self.outputs])
-            return results if self.outputs > 1 else results[0]
-
-        return kernel
 
     def launch(
         self, device: Device, out: Any, *inputs: Array, copies: Mapping[int, Copy] | None = None

@@ -14,7 +14,6 @@ from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.types import BOOL, FLOAT32, TensorType, dtype_of
 from mspc.ops.bases import Elementwise, operator
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.cuda.moves import put_values
 from mspc.ops.cuda.text import address, definitions, grid_of, index_type, number
 from mspc.ops.device import Array, Device, Launch, computing_type, source_text
@@ -150,14 +149,8 @@ class Dropout(DrawnByPlace):
         if not x.size:
             return xp.empty_like(x), xp.empty(x.shape, bool)
         rows = xp.broadcast_to(draws.reshape(-1, 1), (draws.size, x.size // draws.size))  # a row for every draw
-        out, keep = xp.empty(x.shape, x.dtype), xp.ascontiguousarray(rows).reshape(x.shape)
-
-        def work(block: Any, _: Any, x: Any, keep: Any) -> None:
-            xp.multiply(x, keep, out=block)
-            xp.multiply(block, 1 / self.keep_prob, out=block)
-
-        elementwise(xp, work, out, [x, keep])
-        return out, keep
+        keep = xp.ascontiguousarray(rows).reshape(x.shape)
+        return x * keep * x.dtype.type(1 / self.keep_prob), keep
 
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value] | None:
         shape = inputs[0].tensor_type.shape

@@ -1,11 +1,7 @@
-"""Work that goes row by row or element by element passes over memory once, in blocks, without temporaries of its
-size."""
+"""Kernels of NumPy: their formulas, random draws, BLAS by its address, the error function, and half precision."""
 
 import ctypes
 import math
-import tracemalloc
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,57 +11,14 @@ from mspc.ops.cpu import blocks as fused
 from mspc.ops.cpu import gemm
 from mspc.ops.cpu.blocks import is_half
 from mspc.ops.cpu.special_functions import erf
-from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxBackward
-from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum, Update
+from mspc.ops.nn.softmax import Softmax, SoftmaxBackward
 from mspc.ops.random.words import keep_mask, mixed, random_words
 from tests.executors import NumPyBackend, OneRank
 from tests.graphs import BFLOAT16, FLOAT16, REGISTRY, DType, Op, element_types
 from tests.grouped import MANY, grouped
-from tests.operators import Add, AddN, Dropout, Exp, GeLU, GeLUGrad, GroupedUpdate, LayerNorm, LayerNormGrad
+from tests.operators import Add, AddN, Exp, GeLU, GeLUGrad, LayerNorm, LayerNormGrad
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
-
-SHAPE = (64, 1 << 15)
-
-
-def drawn(shape: tuple[int, ...], seed: int) -> Any:
-    return np.random.default_rng(seed).random(shape, np.float32)
-
-
-def temporaries(call: Callable[[], Any]) -> int:
-    """The most bytes that a call had beside its results."""
-    tracemalloc.start()
-    try:
-        result = call()
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    return peak - sum(array.nbytes for array in (result if isinstance(result, tuple) else (result,)))
-
-
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every thread has a block of its own."""
-    monkeypatch.setattr("mspc.ops.cpu.blocks.thread_count", lambda: 1)
-
-
-def test_rows_of_scores_have_no_temporaries_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    one_thread(monkeypatch)
-    x, out = drawn(SHAPE, 0), np.empty(SHAPE, np.float32)
-    for op, operands in ((LogSoftmax(), (x,)), (LogSoftmaxGrad(), (np.log(x + 0.5), x))):
-        kernel = op.kernel_into(BACKEND)
-        assert kernel is not None
-        made = temporaries(lambda kernel=kernel, operands=operands: kernel(*operands, out=out)) + out.nbytes
-        assert made < x.nbytes / 2  # the result was there before
-        np.testing.assert_array_equal(out[:3], op.run(BACKEND, *[operand[:3] for operand in operands]))
-        assert op.in_place
-        kernel(*operands, out=operands[-1])
-        np.testing.assert_array_equal(operands[-1], out)
-
-
-def test_dropout_draws_without_words_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    one_thread(monkeypatch)
-    x = drawn(SHAPE, 0)
-    assert temporaries(lambda: Dropout(0.5, 1, 2).run(BACKEND, x)) < x.nbytes / 2
 
 
 @pytest.mark.parametrize(
@@ -121,32 +74,6 @@ def test_masks_of_a_slice_are_those_of_its_places(
 def test_masks_have_their_share(keep_prob: float, share: float) -> None:
     mask = keep_mask(np, 7, (100, 1000), (0, 0), (100, 1000), keep_prob)
     assert mask.mean() == pytest.approx(share, abs=0.01 if 0 < share < 1 else 0)
-
-
-@pytest.mark.parametrize(
-    "op", [ApplyMomentum(True), SGD(weight_decay=0.1), SGD(nesterov=True), Adam(use_nesterov=True), AdamWeightDecay()]
-)
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_updates_in_blocks_are_those_of_the_whole(op: Update, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    one_thread(monkeypatch)
-
-    def operands() -> list[Any]:
-        return [
-            np.float32(momentum if name == "momentum" else 0.3) if i in op.scalars else drawn(SHAPE, i)
-            for i, name in enumerate(op.operands)
-        ]
-
-    whole, blocks, grouped = operands(), operands(), operands()
-    expected = op.run(BACKEND, *whole)
-    kernel = op.kernel(BACKEND)
-    assert temporaries(lambda: (kernel(*blocks), np.empty(0))[1]) < blocks[0].nbytes
-    results = GroupedUpdate.of(op, 1).kernel(BACKEND)(*grouped)
-    for found in (blocks, grouped):
-        for i in op.mutates:
-            np.testing.assert_array_equal(found[i], whole[i])
-    assert len(results) == op.outputs
-    for result, wanted in zip(results, expected if op.outputs > 1 else (expected,), strict=True):
-        np.testing.assert_array_equal(result, wanted)
 
 
 # The OpenBLAS of NumPy's wheels: its threads and its products as C++ calls them.
@@ -258,15 +185,6 @@ FORMULAS: list[tuple[Op, Any, str]] = [
 CASES = pytest.mark.parametrize(("op", "formula", "roles"), FORMULAS, ids=lambda value: getattr(value, "name", ""))
 
 
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Small blocks, so that small arrays have many of them; the last one is not full."""
-    monkeypatch.setattr(fused, "BLOCK", 64)
-    monkeypatch.setattr(fused, "SHARED", 256)
-    monkeypatch.setattr(fused, "thread_count", lambda: request.param)
-    return request.param
-
-
 def operands(roles: str, rows: int, columns: int) -> list[Any]:
     """x: a matrix; c: one number per column; r: one positive number per row."""
     rng = np.random.default_rng(0)
@@ -281,7 +199,7 @@ def results(value: Any) -> list[Any]:
 
 @CASES
 @pytest.mark.parametrize("shape", [(1, 5), (37, 10), (3, 300)])
-def test_blocks_equal_the_formula(op: Op, formula: Any, roles: str, shape: tuple[int, int], threads: int) -> None:
+def test_blocks_equal_the_formula(op: Op, formula: Any, roles: str, shape: tuple[int, int]) -> None:
     inputs = operands(roles, *shape)
     kept = [array.copy() for array in inputs]
     expected = results(formula(*inputs))
@@ -297,7 +215,7 @@ def test_blocks_equal_the_formula(op: Op, formula: Any, roles: str, shape: tuple
 
 
 @CASES
-def test_every_operand_may_hold_the_result(op: Op, formula: Any, roles: str, threads: int) -> None:
+def test_every_operand_may_hold_the_result(op: Op, formula: Any, roles: str) -> None:
     if not op.in_place:
         return
     for index in [i for i, role in enumerate(roles) if role == "x"]:
@@ -310,23 +228,11 @@ def test_every_operand_may_hold_the_result(op: Op, formula: Any, roles: str, thr
 
 
 @CASES
-def test_operands_may_be_views_in_another_order(op: Op, formula: Any, roles: str, threads: int) -> None:
+def test_operands_may_be_views_in_another_order(op: Op, formula: Any, roles: str) -> None:
     inputs = operands(roles, 37, 10)
     turned = [np.asfortranarray(array) for array in inputs]
     for found, wanted in zip(results(op.kernel(FUSED_BACKEND)(*turned)), results(formula(*inputs)), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
-
-
-@CASES
-def test_threads_change_no_bit(op: Op, formula: Any, roles: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "SHARED", 256)
-    inputs = [array.astype(np.float32) for array in operands(roles, 300, 500)]
-    found: list[list[bytes]] = []
-    for count in (1, 2, 5):
-        monkeypatch.setattr(fused, "thread_count", lambda count=count: count)
-        found.append([array.tobytes() for array in results(op.kernel(FUSED_BACKEND)(*inputs))])
-    assert found[0] == found[1] == found[2]
-    assert all(array.dtype == np.float32 for array in results(op.kernel(FUSED_BACKEND)(*inputs)))
 
 
 def test_softmax_along_other_axes() -> None:
@@ -349,16 +255,11 @@ def test_empty_tensors() -> None:
         assert GeLU().kernel(FUSED_BACKEND)(np.zeros(shape)).shape == shape
 
 
-def test_threads_obey_the_callers_errstate(threads: int) -> None:
-    x = np.full((64, 64), 1e5)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("error")
-        function = Exp().kernel_into(FUSED_BACKEND)
-        assert function is not None
-        assert np.isinf(function(x, out=np.empty_like(x))).all()
+def test_errors_of_a_thread_reach_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "BLOCK", 64)
+    monkeypatch.setattr(fused, "SHARED", 256)
+    monkeypatch.setattr(fused, "thread_count", lambda: 3)
 
-
-def test_errors_of_a_thread_reach_the_caller(threads: int) -> None:
     def work(out: Any, _: Any) -> None:
         raise ValueError("no")
 
