@@ -45,7 +45,8 @@ def erf(xp: Any, x: Any) -> Any:
     wide -= nearest / _PER_UNIT
     total = xp.take(table[-1], place)
     for row in table[-2::-1]:  # Horner's scheme
-        total = total * wide + xp.take(row, place)
+        total *= wide
+        total += xp.take(row, place)
     return xp.asarray(total, x.dtype)
 
 
