@@ -7,17 +7,12 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol, Self, TypeGuard
 
-import numpy as np
-
 from mspc.ops import gpu
-from mspc.ops.cpu.blocks import shared_out
 from mspc.ops.op import Op
 
 _WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15
 """The difference between the words of neighbouring elements before they are mixed."""
-_BLOCK = 1 << 16
-"""Elements of a block: the words of a block take eight bytes each, twice."""
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
@@ -72,29 +67,19 @@ def mix_words(xp: Any, words: Any) -> None:
 
 def random_words(xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int]) -> Any:
     """Return 64 random bits for every element of the slice of `local` sizes that begins at `begin` of a tensor of
-    `shape`, drawn block by block, on several threads if it is large."""
-    words = xp.empty(math.prod(local), xp.uint64)
+    `shape`."""
+    if not math.prod(local):
+        return xp.empty(tuple(local), xp.uint64)
     merged, starts, sizes = merged_slice(shape, begin, local)
-    if not words.size:
-        return words.reshape(tuple(local))
     inner, stride = xp.zeros(1, xp.uint64), 1
     for n, start, size in reversed(list(zip(merged[1:], starts[1:], sizes[1:], strict=True))):
         along = xp.arange(start, start + size, dtype=xp.uint64) * xp.uint64(stride * GOLDEN % _WORD)
         inner = (along[:, None] + inner).reshape(-1)
         stride *= n
-    step = max(1, _BLOCK // inner.size) if xp is np else sizes[0]
-
-    def part(first: int, last: int) -> None:
-        for row in range(first, last, step):
-            end = min(row + step, last)
-            outer = xp.arange(starts[0] + row, starts[0] + end, dtype=xp.uint64)
-            outer *= xp.uint64(stride * GOLDEN % _WORD)
-            outer += xp.uint64((key + GOLDEN) % _WORD)
-            found = (outer[:, None] + inner).reshape(-1)
-            mix_words(xp, found)
-            words[row * inner.size : end * inner.size] = found
-
-    shared_out(xp, sizes[0], step, words.size, part)
+    outer = xp.arange(starts[0], starts[0] + sizes[0], dtype=xp.uint64) * xp.uint64(stride * GOLDEN % _WORD)
+    outer += xp.uint64((key + GOLDEN) % _WORD)
+    words = (outer[:, None] + inner).reshape(-1)
+    mix_words(xp, words)
     return words.reshape(tuple(local))
 
 
@@ -176,8 +161,8 @@ def draws_by_place(op: object) -> TypeGuard[Drawing]:
 GROUP = 16
 """Elements whose draws come from four words."""
 _WORDS = 4
-_MASK_BLOCK = 1 << 18
-"""Number of elements drawn at once; every fourth needs eight bytes, twice."""
+_ROW = 1 << 18
+"""Number of elements of a row that a run of elements becomes."""
 
 
 def count_of(keep_prob: float) -> int:
@@ -198,19 +183,10 @@ def keep_mask(
         stride *= n
     columns = sizes[-1]
     if len(merged) == 1:  # one run of elements becomes several rows, the last of which may go beyond it
-        columns = min(_MASK_BLOCK, -(-size // GROUP) * GROUP)
+        columns = min(_ROW, -(-size // GROUP) * GROUP)
         places = xp.arange(starts[0], starts[0] + size, max(1, columns), dtype=xp.uint64)
     aligned = not any(number % GROUP for number in (columns, starts[-1], *(merged[-1:] if len(merged) > 1 else ())))
-    mask = xp.empty((len(places), columns), bool)
-    step = max(1, _MASK_BLOCK // max(1, columns))
-
-    def part(first: int, last: int) -> None:
-        for row in range(first, last, step):
-            here = slice(row, min(row + step, last))
-            mask[here] = keep_rows(xp, key, places[here], columns, keep_prob, aligned)
-
-    if size:
-        shared_out(xp, len(places), step, size, part)
+    mask = keep_rows(xp, key, places, columns, keep_prob, aligned) if size else xp.empty(0, bool)
     return mask.reshape(-1)[:size].reshape(tuple(local))
 
 
