@@ -274,10 +274,11 @@ class ComplexAbs(_ComplexPart):
     samples = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
 
 
-class _Pair(Op, abstract=True):
-    """A complex number from two real tensors of one element type, broadcast against each other."""
+class Complex(Op):
+    """real + i * imag, of real tensors of one element type, broadcast against each other."""
 
     promotes: ClassVar[str] = "common"
+    additive = True
     samples = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))
 
     def rule(self, x: TensorType, y: TensorType) -> str:
@@ -294,12 +295,6 @@ class _Pair(Op, abstract=True):
     def result_dtype(self, *types: TensorType) -> DType:
         return complex_of(types[0].dtype)
 
-
-class Complex(_Pair):
-    """real + i * imag."""
-
-    additive = True
-
     def bprop(self, b: Builder, real: Value, imag: Value, out: Value, dout: Value) -> Gradients:
         return gradients(b, real, imag, b.emit(Real(), dout), b.emit(Imag(), dout))
 
@@ -308,22 +303,6 @@ class Complex(_Pair):
         out = xp.empty(xp.broadcast_shapes(real.shape, imag.shape), dtype)
         out.real, out.imag = real, imag
         return out
-
-
-class Polar(_Pair):
-    """abs * (cos(angle) + i * sin(angle))."""
-
-    linear_in = (0,)
-
-    def bprop(self, b: Builder, abs: Value, angle: Value, out: Value, dout: Value) -> Gradients:
-        real, imag = b.emit(Real(), dout), b.emit(Imag(), dout)
-        cos, sin = b.emit(Cos(), angle), b.emit(Sin(), angle)
-        along = b.emit(Add(), b.emit(Mul(), real, cos), b.emit(Mul(), imag, sin))
-        across = b.emit(Sub(), b.emit(Mul(), imag, cos), b.emit(Mul(), real, sin))
-        return gradients(b, abs, angle, along, b.emit(Mul(), across, abs))
-
-    def compute(self, xp: Any, size: Any, angle: Any) -> Any:
-        return Complex().compute(xp, size * xp.cos(angle), size * xp.sin(angle))
 
 
 # Special functions ------------------------------------------------------------------------------------

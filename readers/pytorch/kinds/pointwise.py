@@ -439,8 +439,7 @@ COMPLEX = (
     row("view_as_real.default", "self", ops.view_as_real),
     row("view_as_complex.default", "self", of_pairs),
     row("complex.default", "real, imag", lambda real, imag: ops.Complex()(real, imag)),
-    row("polar.default", "abs, angle", lambda length, angle: ops.Complex()(
-        length * ops.Cos()(angle), length * ops.Sin()(angle))),
+    row("polar.default", "abs, angle", ops.polar),
     row("real.default", "self", lambda self: ops.Real()(self) if self.dtype.is_complex else self),
     row("angle.default", "self", direction),
     row("imag.default", "self", lambda self: ops.Imag()(self)),

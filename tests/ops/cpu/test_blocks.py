@@ -278,9 +278,8 @@ def test_threads_are_those_of_blas(variable: str, count: int, monkeypatch: pytes
 ELSEWHERE = (
     "control.structural", "collective.collectives", "collective.exchange", "collective.point_to_point",
 )  # fmt: skip
-WIDE = ("Complex", "Polar")
-"""Take no halves, as in MindSpore: those that make a complex number, whose parts are at least Float32, of parts of the
-same type."""
+WIDE = ("Complex",)
+"""Takes no halves, as in MindSpore: the parts of a complex number are at least Float32, and of one type."""
 BY_LINES = ("FusedUpdate",)
 """Round the result of every line, as the operators do of which they are made."""
 HALF_CASES = [

@@ -32,7 +32,7 @@ SAMPLES = Path(__file__).resolve().parents[3] / "samples"
 OPERATORS = (
     "AdamWeightDecay", "AvgPoolGrad", "BatchNormGrad", "Concat", "Conv2D", "Conv2DBackpropFilter",
     "Conv2DBackpropInput", "CumSum", "Dropout", "Erf", "ExpertProduct", "FlashAttentionScore", "FloorMod", "GatherNd",
-    "LayerNormGrad", "MaxPoolGrad", "Polar", "ReluGrad", "SetRows", "Sort", "StridedSlice", "Tile", "TopKRouter",
+    "LayerNormGrad", "MaxPoolGrad", "ReluGrad", "SetRows", "Sort", "StridedSlice", "Tile", "TopKRouter",
     "UnsortedSegmentSum",
 )  # fmt: skip
 ADD, MAXIMUM, AT_LEAST, LESS = (
