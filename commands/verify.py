@@ -298,9 +298,8 @@ def verify_scale(target: str, options: CompileOptions, seed: int, against: Path 
         if against is None:
             notes = ["mspc capture script.py --ranks 1 --out DIR records one device, and --against DIR names it"]
             raise MspcError(f"{target} is a capture, and says nothing of one device", notes=notes)
-        made = verify_capture.programs_of_captures(Path(target), against)
-        given = ToProve(made.one, made.kinds, made.values, results=made.results, batch=made.batch)
-        verify_capture.check_precision(made)
+        given = verify_capture.programs_of_captures(Path(target), against)
+        verify_capture.check_precision(given)
     elif against is not None:
         parsed = parse_target(target)
         if not (is_stablehlo(parsed) or options.imported.jax):
@@ -425,19 +424,19 @@ def programs_of_partitioned(target: NamedTarget | Path, after: Path) -> ToProve:
     if any(len(each) > 1 for each in asked):
         notes.append("layouts of some results are in neither text: they are taken as they fit")
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
-    made = ToProve(one, kinds, values, notes=tuple(notes), results=names, placed=asked)
+    made = ToProve(one, kinds, values, notes=tuple(notes), results=names, placed=asked, batch=())
     made.place({at: each[0] for at, each in enumerate(asked)})
     return made
 
 
 def with_innermost_lines(module: HloModule) -> HloModule:
-    """Return a module with one line for each operation: XLA keeps no others, and operations of the two texts that are
-    on one line are held to each other."""
+    """Return a module with one line for each operation, without its column: XLA keeps no more, and operations of the
+    two texts that are on one line are held to each other."""
     for function in module.functions.values():
         for operation in function.body.all_operations():
             origin = operation.origin
-            if origin is not None and len(origin.frames) > 1:
-                operation.origin = replace(origin, frames=origin.frames[:1])
+            if origin is not None and origin.frames:
+                operation.origin = replace(origin, frames=(replace(origin.frames[0], column=0),))
     return module
 
 

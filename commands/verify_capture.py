@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mspc.commands.captured import ranks_in
+from mspc.commands.verify_folder import ToProve
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from mspc.readers.pytorch.captured import CapturedStep, DrawState, Members
 
     OfRanks = tuple[CapturedStep, Sequence[Sequence[DrawState]]]
-    from mspc.readers.pytorch.captured import CapturedStep
 
 
 _CLASS = re.compile(r"-[^/]*")
@@ -56,26 +56,9 @@ VIEWS = frozenset(f"aten.{name}" for name in (
 _GRADIENT = "gradient_to_parameter"
 
 
-@dataclass(frozen=True)
-class CapturedPrograms:
-    """The steps of all ranks and of one device.
-
-    values: first values on one device. results: (kind, name) of each result: the loss and the gradients. batch: for
-    each rank those that share the batch, if inputs are divided.
-    """
-
-    one: Graph
-    kinds: list[RankKind]
-    values: Sequence[Any]
-    results: tuple[tuple[str, str], ...]
-    batch: tuple[tuple[int, ...], ...] = ()
-
-
-def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
+def programs_of_captures(folder: Path, single: Path) -> ToProve:
     """Return the programs of two captures, with the layouts of their tensors. Raise MspcError if a file cannot be read,
     or tensors of the two do not fit each other."""
-    from mspc.readers.pytorch import placed
-
     if ranks_in(single) != 1:
         raise MspcError(
             f"{single} has {ranks_in(single)} ranks, and one device is needed to compare with",
@@ -118,10 +101,10 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
         axes = [axis for dim in batch.dims for axis in dim]
         groups = [batch.group(axes, rank) for rank in range(ranks_in(folder))]
     named = tuple(("gradient", name) if kind == _GRADIENT else ("loss", "") for kind, name in results)
-    return CapturedPrograms(one, merged(kinds), values, named, tuple(groups))
+    return ToProve(one, merged(kinds), values, results=named, batch=tuple(groups))
 
 
-def check_precision(programs: CapturedPrograms) -> None:
+def check_precision(programs: ToProve) -> None:
     """Raise ExecutionError if ranks add up a gradient in half precision that one device computes in Float32."""
     gradients = [place for place, (kind, _) in enumerate(programs.results) if kind == "gradient"]
     for kind in programs.kinds:

@@ -87,6 +87,8 @@ def spread(search: Search, forward: list[Node]) -> None:
     for node in forward:
         if isinstance(node.layout, Layout) and node.layout.partial and costs.moves(node) > MIN_SAVED_BYTES:
             _hand_on(search, costs, node)
+    if computes_gradients(search.graph):
+        BackwardLayouts(search).improve([node for node in forward if node.attrs.get("strategy_from") not in GIVEN])
 
 
 def _spread_from(search: Search, forward: list[Node], first: Way) -> None:
@@ -352,14 +354,14 @@ class BackwardLayouts:
         for option in self.options(node, rule):
             if (option.inputs, option.outputs) == (before[1], element_layouts(before[2])):
                 continue
-            self.search.take(node, option, "")
+            self.search.take(node, option, str(node.attrs.get("strategy_from", "")))
             now = self.cost_around(node)
             if now < best:
                 best, chosen = now, option
         self.search.put_back(node, before)
         if chosen is None:
             return False
-        self.search.take(node, chosen, "")
+        self.search.take(node, chosen, str(node.attrs.get("strategy_from", "")))
         return True
 
 
@@ -772,12 +774,7 @@ def place_updates(search: Search) -> None:
     """Decide first on updates of parameters with given layouts, if the program computes its gradients itself, as one of
     JAX does: these then lead to the slices that ranks store, rows that a loop stacks too."""
     graph, rules = search.graph, search.rules
-    trained = any(
-        node.phase == "forward" and isinstance(value, Parameter) and value.kind == "parameter"
-        for node in graph.nodes for value in node.inputs
-    )  # fmt: skip
-    # An optimizer that a script calls reads no parameter before its updates: its gradients have their callers' layouts.
-    if not trained or any(node.phase == "backward" for node in graph.nodes):
+    if not computes_gradients(graph):
         return
     store_configured(search)
     waiting: list[tuple[Value, Layout | None]] = [*wanted_by_updates(graph, rules, search.ranks).items()]
@@ -792,6 +789,16 @@ def place_updates(search: Search) -> None:
         if is_move or (node.phase == "update" and rule.is_elementwise):
             search.take(node, choice, FOR_UPDATE)
             waiting += zip(node.inputs, choice.inputs, strict=True)
+
+
+def computes_gradients(graph: Graph) -> bool:
+    """Return whether a program computes its gradients itself. An optimizer that a script calls reads no parameter
+    before its updates: its gradients have their callers' layouts."""
+    trained = any(
+        node.phase == "forward" and isinstance(value, Parameter) and value.kind == "parameter"
+        for node in graph.nodes for value in node.inputs
+    )  # fmt: skip
+    return trained and not any(node.phase == "backward" for node in graph.nodes)
 
 
 def _row_of(value: Value) -> Value:

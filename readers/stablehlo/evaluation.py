@@ -143,9 +143,11 @@ class RegionWalk:
                 raise MspcError(f"its result is {own} here, and the text says {type}")
 
     def lines(self, operation: HloOperation) -> Frames:
-        """Return the lines of an operation, the innermost first."""
+        """Return the lines of an operation, the innermost first; in the program of one device its line in the text is
+        the last one, as XLA makes several operations of a line."""
         own = operation.origin.frames if operation.origin is not None else ()
-        return own or self.frames or (self.module.location(operation.place),)
+        own = own or self.frames
+        return (*own, self.module.location(operation.place)) if self.module.rank >= 0 or not own else own
 
     def at(self, operation: HloOperation) -> None:
         """Attribute the next operators to an operation."""
@@ -366,27 +368,21 @@ class RegionWalk:
     def carried_sharding(self, body: HloRegion, at: int) -> Any:
         """Return the sharding that an iteration gives a carried value, at its end or else at its beginning; None if it
         gives it none."""
-        region, name = body, body.operations[-1].operands[at]
+        made = self._constraint(body, body.operations[-1].operands[at], is_made=True)
+        return made or self._constraint(body, body.arguments[at], is_made=False)
+
+    def _constraint(self, region: HloRegion, name: str, is_made: bool) -> Any:
+        """Return the sharding of the constraint that makes a value, or else reads it, also in a function that is
+        called; None if there is none."""
         for _ in range(DEEPEST_CALLS):
-            made = next((each for each in region.operations if name in each.results), None)
-            if made is None or is_constraint(made) or made.name not in _CALLS:
-                break
-            place = made.results.index(name)
-            region = self.function(symbol(made, "callee")).body
-            name = region.operations[-1].operands[place]
-        else:
-            made = None
-        if made is not None and is_constraint(made):
-            return sharding_of(made)
-        region, name = body, body.arguments[at]
-        for _ in range(DEEPEST_CALLS):
-            users = [each for each in region.operations if name in each.operands]
-            found = next((each for each in users if is_constraint(each)), None)
-            call = next((each for each in users if each.name in _CALLS), None)
+            near = [each for each in region.operations if name in (each.results if is_made else each.operands)]
+            found = next(filter(is_constraint, near), None)
+            call = next((each for each in near if each.name in _CALLS), None)
             if found is not None or call is None:
                 return None if found is None else sharding_of(found)
-            region, place = self.function(symbol(call, "callee")).body, call.operands.index(name)
-            name = region.arguments[place]
+            region = self.function(symbol(call, "callee")).body
+            of_call = call.results if is_made else call.operands
+            name = (region.operations[-1].operands if is_made else region.arguments)[of_call.index(name)]
         return None
 
     def stacked(self, body: HloRegion, loop: CountedLoop) -> dict[int, int]:

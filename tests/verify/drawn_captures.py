@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from mspc.commands.verify_capture import CapturedPrograms, programs_of_captures
+from mspc.commands.verify_capture import ToProve, programs_of_captures
 from mspc.verify.scale.proof import ScaleProof, prove
 from tests.mutation.processes import forked
 from tests.serving import SERVED, succeed
@@ -57,11 +57,11 @@ def kept_captures(seeds: Sequence[int], folder: Path, jobs: int = 1) -> None:
         list(pool.map(lambda part: captured(part, folder), parts))
 
 
-def programs(folder: Path, seed: int) -> CapturedPrograms:
+def programs(folder: Path, seed: int) -> ToProve:
     return programs_of_captures(folder / str(seed) / "ranks", folder / str(seed) / "one")
 
 
-def proof(given: CapturedPrograms) -> ScaleProof:
+def proof(given: ToProve) -> ScaleProof:
     return prove(given.one, given.kinds, given.values, 0, None, given.batch)
 
 

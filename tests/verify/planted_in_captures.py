@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mspc.commands.verify_capture import VIEWS, WAITS, CapturedPrograms, check_waits
+from mspc.commands.verify_capture import VIEWS, WAITS, ToProve, check_waits
 from mspc.ops.control.structural import StopGradient, TupleGetItem
 from mspc.readers.pytorch.captured import CapturedStep, read_rank
 from mspc.readers.pytorch.exported_program import ExportedNode, NodeResult, names_in
@@ -62,7 +62,7 @@ class Planted(NamedTuple):
     told: str = ""
 
 
-def planted(programs: CapturedPrograms, compared: Collection[object], generator: random.Random, what: str) -> Planted:
+def planted(programs: ToProve, compared: Collection[object], generator: random.Random, what: str) -> Planted:
     """Plant a change of a kind and prove. compared: see `compared_in`. Raises Unusable."""
     for kind in programs.kinds:
         numbered(kind.graph)
@@ -99,7 +99,7 @@ def planted(programs: CapturedPrograms, compared: Collection[object], generator:
 Numbers = Mapping[tuple[int, int], Sequence[Any]]
 
 
-def numbers_of(programs: CapturedPrograms, kinds: Sequence[RankKind]) -> Numbers:
+def numbers_of(programs: ToProve, kinds: Sequence[RankKind]) -> Numbers:
     """Return the results and stored values of two steps, by rank and step."""
     graphs = [programs.one, *(kind.graph for kind in kinds)]
     parameters = [value for graph in graphs for value in graph.parameters]
@@ -136,7 +136,7 @@ def _check(graph: Graph) -> None:
             value.layout = layout
 
 
-def compared_in(programs: CapturedPrograms) -> set[object]:
+def compared_in(programs: ToProve) -> set[object]:
     """Return the numbers of nodes whose values are found among those of one device in the right step."""
     for kind in programs.kinds:
         numbered(kind.graph)
@@ -227,7 +227,7 @@ def names_of(node: ExportedNode) -> set[str]:
 
 
 def one_of(
-    given: CapturedPrograms, step: CapturedStep, compared: Collection[object], seed: str, what: str = ""
+    given: ToProve, step: CapturedStep, compared: Collection[object], seed: str, what: str = ""
 ) -> Planted:
     """Plant an edit in a captured step. Its kind, if not given, is drawn first, so that all are as frequent."""
     generator = random.Random(seed)

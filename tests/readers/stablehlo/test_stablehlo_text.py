@@ -226,7 +226,7 @@ def test_single_changes_are_found(tmp_path: Path, old: str, new: str) -> None:
 
 def test_a_wrong_sum_is_named_with_its_line(tmp_path: Path) -> None:
     error = failure_of(check, tmp_path, STEP, AFTER.replace("dense<[[0, 1], [2, 3]]>", "dense<[[0, 2], [1, 3]]>"))
-    assert "step.py:7:11" in str(error)
+    assert "step.py:7" in str(error)
 
 
 @pytest.mark.parametrize("name", ["gather", "ring", "line", "slices", "scatter", "other_order_in_memory", "loop"])
