@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from mspc.analysis.cost.training.model_shape import AttentionShape, TrainingRun
 from mspc.ir.diagnostics import nearest
-from mspc.readers.configurations.settings import ConfigurationSettings, tables_of
+from mspc.readers.configurations.settings import CHOICES, ConfigurationSettings, is_stated, tables_of
 
-_ARGUMENTS = tables_of("megatron_arguments")
+_ARGUMENTS, _TRAINERS = tables_of("megatron_arguments"), tables_of("trainer_settings")
 WORDS = {
     "integers": (r"[-+]?[\d_]+", "an integer"),
     "numbers": (r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|inf|nan", "a number"),
@@ -24,9 +24,12 @@ WORDS = {
     "switches": ("true|false|1|0|yes|no", "true or false"),
 }
 """Words that an argument of each type may be, as a regular expression and in words."""
-TYPES = {name: kind for kind in (*WORDS, "texts") for name in _ARGUMENTS[kind].split()}
-"""The type of the values of each of Megatron-LM's arguments."""
-KNOWN = frozenset((*TYPES, *_ARGUMENTS["others"].split()))
+TYPES = {
+    family: {name: kind for kind in (*WORDS, "lists", "texts") for name in tables.get(kind, "").split()}
+    for family, tables in {"arguments": _ARGUMENTS, **_TRAINERS}.items()
+}
+"""The type of the values of each setting of a family; of Megatron-LM's arguments."""
+KNOWN = frozenset((*TYPES["arguments"], *_ARGUMENTS["others"].split()))
 """Names of Megatron-LM's arguments, and of settings that it has no argument for."""
 IGNORED_PREFIXES = tuple(_ARGUMENTS["ignored_prefixes"].split())
 """Beginnings of the names of arguments that change neither memory nor the time of a step."""
@@ -142,7 +145,7 @@ def check_settings(found: ConfigurationSettings, ranks: int | None) -> int:
         found.mistake(name, f"{product} does not divide {ranks} ranks",
                       f"{EXPERT} {right} works, or --ranks {-(-ranks // sparse) * sparse}")  # fmt: skip
     _check_pairs(found, tensor, ranks)
-    _check_names(found)
+    _check_names(found, KNOWN, IGNORED_PREFIXES)
     return ranks
 
 
@@ -153,11 +156,13 @@ def _check_pairs(found: ConfigurationSettings, tensor: int, ranks: int) -> None:
         # YAML's `none` is a value of some settings.
         return ("none" if found.by_name[name].value is None else found.by_name[name].value) if name in found else None
 
-    check_rules(found, "megatron", value, ranks)
+    if found.core:
+        check_rules(found, "megatron", value, ranks)
     if found.prefix and any(setting.line for setting in found.by_name.values()):
         check_rules(found, "arguments", value, ranks)
-    _check_types(found)
-    found.check_choices()
+    if found.prefix:
+        _check_types(found, TYPES["arguments"])
+    found.check_choices(CHOICES)
     for setting, problem, _ in broken("unused", "megatron", value):
         found.notes.append(f"{found.shown(setting)} {problem}")
     trains = found.prefix and not any(name.startswith("inference-") for name in found.by_name)
@@ -175,29 +180,45 @@ def check_rules(found: ConfigurationSettings, family: str, value: Callable[[str]
         found.mistake(setting, problem if stated else f"{words} {problem}", right)
 
 
-def _check_types(found: ConfigurationSettings) -> None:
-    """Record arguments whose values are of another type. Values of shell variables are not known."""
-    for name in found.by_name if found.prefix else ():
-        pattern, shown = WORDS.get(TYPES.get(name, ""), ("", ""))
-        words = [word for word in found.names(name) if "$" not in word and not re.fullmatch(pattern, word.lower())]
-        if words and pattern:
+def check_file(found: ConfigurationSettings, family: str, value: Callable[[str], Any], ranks: int | None) -> None:
+    """Record mistakes in the settings of a file by the names of its own trainer. value: of a path, or None."""
+    check_rules(found, family, value, ranks)
+    _check_types(found, TYPES.get(family, {}))
+    found.check_choices({name: words.split() for name, words in _TRAINERS.get(family, {}).get("choices", {}).items()})
+    found.notes += [f"{found.shown(name)} {note}" for name, note, _ in broken("unused", family, value)]
+    _check_names(found, TYPES.get(family, {}), (), f"refused by {family}")
+
+
+def _check_types(found: ConfigurationSettings, types: Mapping[str, str]) -> None:
+    """Record settings whose values are of another type."""
+    for name, kind in types.items():
+        if kind == "lists" and found.names(name) and not isinstance(found.raw(name), list):
+            found.mistake(name, f"is {found.raw(name)!r}", "it is a list")
+        pattern, shown = WORDS.get(kind, ("", ""))
+        whole = isinstance(number := found.raw(name), float) and number.is_integer()
+        words = [word for word in found.names(name) if not (whole or re.fullmatch(pattern, word.lower()))]
+        if words and pattern and is_stated(words[0]):
             found.mistake(name, f"is {words[0]!r}", f"it is {shown}")
 
 
-def _check_names(found: ConfigurationSettings) -> None:
-    """Record settings that look like a slip of the pen for a known one, and note those that are not known."""
+def _check_names(
+    found: ConfigurationSettings, known: Collection[str], ignored: tuple[str, ...], fate: str = "ignored"
+) -> None:
+    """Record settings that look like a slip of the pen for a known one, and note those that are not known. Sections
+    without any known setting are left out. fate: the consequence for these."""
     unknown: list[str] = []
+    sections = {name.rpartition(".")[0] for name in known}
     for name, setting in found.by_name.items():
-        if name in KNOWN or name.startswith(IGNORED_PREFIXES):
+        if name in known or name.startswith(ignored) or name.rpartition(".")[0] not in sections:
             continue
-        near = nearest(name, KNOWN)[:1]
+        near = nearest(name, known)[:1]
         # One letter differs, or two change places.
         if setting.line and len(name) > 6 and difflib.get_close_matches(name, near, 1, 1 - 1.001 / len(name)):
             found.mistake(name, "is no setting", f"{found.prefix}{near[0]} is one")
         else:
-            unknown.append(found.shown(name))
+            unknown.append(found.shown(name) + f" on line {setting.line}" * (setting.line > 0))
     if unknown:
-        found.notes.append(f"not known, so ignored: {', '.join(sorted(unknown))}")
+        found.notes.append(f"not known, so {fate}: {', '.join(sorted(unknown))}")
 
 
 def check_run(found: ConfigurationSettings, run: TrainingRun) -> None:
@@ -217,7 +238,7 @@ def check_run(found: ConfigurationSettings, run: TrainingRun) -> None:
         "replicas": run.data * run.context,
         "levels": math.prod(int(size) for size in found.names(HIERARCHY) if size.isdecimal()),
     }  # fmt: skip
-    if attention is not None:
+    if attention is not None and "num-attention-heads" in found:
         sizes |= {"heads": attention.heads, "groups": attention.groups, "latent": attention.key_rank > 0}
     if experts is not None:
         sizes |= {"experts": experts.experts, "choices": experts.choices, "expert-width": experts.width}

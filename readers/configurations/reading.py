@@ -14,7 +14,7 @@ from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.configurations import trainers
 from mspc.readers.configurations.megatron import MegatronReader, argument_settings
-from mspc.readers.configurations.mistakes import HOST_RANKS, check_rules, check_run, check_settings, largest_divisor
+from mspc.readers.configurations.mistakes import HOST_RANKS, check_file, check_run, check_settings, largest_divisor
 from mspc.readers.configurations.python_registry import registry_values
 from mspc.readers.configurations.settings import ConfigurationSettings, Setting
 from mspc.readers.configurations.text_formats import file_values
@@ -112,19 +112,21 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
     ]
     if arguments:
         prefix = "--" * any("--" in key for key in found.by_path)
-        return megatron_configuration(shown, [s for s in arguments if s.value is not False], ranks, sequence, prefix)
+        given = [setting for setting in arguments if setting.value is not False]
+        return megatron_configuration(shown, given, ranks, sequence, prefix, "Megatron-LM" if prefix else "NeMo")
     if trainers.is_model(found):
         return megatron_configuration(shown, list(trainers.model_settings(found)), ranks, sequence, "", "Hugging Face")
     for stated, read, family in TOOLS:
         if trainers.fits(family, found):
             ranks = ranks or stated(found)
             refused = ConfigurationSettings(shown, found.by_path.values())
-            check_rules(refused, family, found.value, ranks)
+            check_file(refused, family, found.value, ranks)
             refused.check()
             settings = [*_model_beside(path, family), *read(found, ranks)]
             named = re.search(r"_(\d+)gpu_([a-z]+\d+)_", str(found.value("recipe")))
             ranks = ranks or (int(named[1]) if named else None)
             read_run = megatron_configuration(shown, settings, ranks, sequence, "", family)
+            read_run.settings.notes += refused.notes
             return replace(read_run, machine=named[2]) if named and named[2] in KNOWN_MACHINES else read_run
     raise MspcError(
         f"{shown} is no configuration of a family that is read",

@@ -44,6 +44,11 @@ def error_at(file: str, line: int, text: str, notes: Iterable[str] = ()) -> Mspc
     return MspcError(text, location=Location(file, line), notes=notes)
 
 
+def is_stated(word: str) -> bool:
+    """Return if a word is a value: variables of the shell are not known, and programs choose for "auto"."""
+    return "$" not in word and word != "auto"
+
+
 class Values:
     """The values of a file by dotted path, with their lines."""
 
@@ -121,10 +126,10 @@ class ConfigurationSettings:
         value = self.raw(name)
         return default if value is None or str(value) not in CHOICES.get(name, (str(value),)) else str(value)
 
-    def check_choices(self) -> None:
+    def check_choices(self, choices: Mapping[str, list[str]]) -> None:
         """Record words that are none of their setting's choices."""
-        for name, known in CHOICES.items():
-            for word in sorted(word for word in {*self.names(name)} - {*known} if "$" not in word):
+        for name, known in choices.items():
+            for word in sorted(filter(is_stated, {*self.names(name)} - {*known})):
                 near = difflib.get_close_matches(word, known, 1)
                 self.mistake(name, f"is {word!r}", f"it is one of {', '.join(near or known)}")
 

@@ -168,8 +168,8 @@ def fulfilled(setting: str, conditions: str) -> dict[str, Any]:
         ) and not condition.startswith("!") else (condition, "", "")  # fmt: skip
         if name[0] in "!@":
             continue
-        other = int(right) if re.fullmatch(r"-?\d+", right) else 4
-        if operator in ("<", ">", ">=", "<>", "%") and not re.fullmatch(r"-?\d+", right):
+        other = float(right) if re.fullmatch(r"-?[\d.]+", right) else 4
+        if operator in ("<", ">", ">=", "<>", "%") and not re.fullmatch(r"-?[\d.]+", right):
             found |= dict.fromkeys(right.split("*"), other)
         value = {"": True, "=": right.split(",")[0], "!=": "none-of-them", "<": other - 1, ">": other + 1, "<>": 7,
                  ">=": other, "%": other + 1, "~": f"{found.get(name, '')} {right}".strip()}[operator]  # fmt: skip
