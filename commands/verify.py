@@ -478,7 +478,7 @@ def argument_layouts(whole: StableHloNetwork, module: HloModule, count: int) -> 
     found: dict[str, Layout] = {}
     main = module.main
     for at, each in enumerate(whole.arguments):
-        sharding = sharding_in(module, main.argument_attributes[at])
+        sharding = sharding_in(main.argument_attributes[at])
         named = layout_of(module, sharding, each.type.rank) if sharding is not None else None
         if sharding is None and each.sharding is not None:
             named = layout_of(whole.module, each.sharding, each.type.rank)
@@ -497,7 +497,7 @@ def _told(whole: StableHloNetwork, module: HloModule, at: int, layouts: dict[str
     """Return the layout of a result as one of the texts says, else that of the argument whose place it takes."""
     for text in (module, whole.module):
         attributes = text.main.result_attributes
-        sharding = sharding_in(text, attributes[at]) if at < len(attributes) else None
+        sharding = sharding_in(attributes[at]) if at < len(attributes) else None
         if sharding is not None:
             type: Any = whole.module.main.result_types[at]
             named = layout_of(text, sharding, type.rank)

@@ -19,7 +19,7 @@ from mspc.readers.stablehlo.kinds.all_kinds import MANUAL_ENDS, kind_of, name_of
 from mspc.readers.stablehlo.kinds.kind import symbol
 from mspc.readers.stablehlo.manual_computations import ManualAxes, at_manual_end, equal_on, of_devices, run_manual
 from mspc.readers.stablehlo.module import Dense, HloFunction, HloModule, HloOperation, HloRegion, constant_array
-from mspc.readers.stablehlo.shardings import layout_of
+from mspc.readers.stablehlo.shardings import layout_of, sharding_in
 
 DEEPEST_CALLS = 64
 """Calls of functions inside of each other."""
@@ -207,15 +207,20 @@ class RegionWalk:
         if target in MANUAL_ENDS:
             return [at_manual_end(self, operation, given[0])]
         self.shardings.update((name, sharding) for name in operation.results)
-        return [self.in_layout(given[0], sharding)]
+        opened = str(operation.attributes.get("backend_config", "")).removeprefix("unspecified_dims=")
+        return [self.in_layout(given[0], sharding, opened.count(",") + 1 if opened[:1] == "[" else 0)]
 
-    def in_layout(self, value: Any, sharding: Any) -> Any:
-        """Return a value constrained to a sharding as it is written, None for none."""
+    def in_layout(self, value: Any, sharding: Any, opened: int = 0) -> Any:
+        """Return a value constrained to a sharding as it is written, None for none. opened: the number of dimensions
+        that may be divided further."""
         if self.ranks == 1 or sharding is None or isinstance(value, Known | DeviceSlices):
             return value
-        leading = () if self.manual is None else self.manual.names
-        layout = layout_of(self.module, sharding, len(self.e.shape_of(value)) - len(leading), leading)
-        return value if layout is None else self.e.constrained(value, layout)
+        leading, axes = ((), ()) if self.manual is None else (self.manual.names, self.manual.mesh)
+        rank = len(self.e.shape_of(value)) - len(leading)
+        layout = layout_of(self.module, sharding, rank, leading, axes)
+        if layout is None or (opened == rank and not any(layout.axes[len(leading) :])):
+            return value
+        return self.e.constrained(value, layout)
 
     def on_all(self, value: Any) -> Any:
         """Return a value as that of all devices of a manual computation."""
@@ -256,11 +261,9 @@ class RegionWalk:
         """Return the values that a loop carries at its end."""
         condition, body = operation.regions
         loop = self.counted(condition, body, given)
-        if loop is not None and loop.count <= FEW:
-            return self.unrolled(body, given, loop)
-        if loop is not None:
-            return self.scanned(body, given, loop)
-        return self.repeated(condition, body, given)
+        if loop is None:
+            return self.repeated(condition, body, given)
+        return (self.unrolled if loop.count <= FEW else self.scanned)(body, given, loop)
 
     def unrolled(self, body: HloRegion, given: Sequence[Any], loop: CountedLoop) -> Sequence[Any]:
         """Return the values after a loop of few iterations."""
@@ -460,7 +463,7 @@ def is_constraint(operation: HloOperation) -> bool:
 def sharding_of(operation: HloOperation) -> Any:
     """Return the sharding of a constraint as it is written."""
     if name_of(operation) == "custom_call":
-        return operation.attributes.get("mhlo.sharding", operation.attributes.get("sdy.sharding"))
+        return sharding_in(operation.attributes)
     return operation.attributes.get("sharding", operation.entries[0] if operation.entries else None)
 
 

@@ -21,7 +21,6 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.mindspore_api import ops
-from mspc.readers.pytorch.placed import mesh_with
 from mspc.readers.stablehlo.emitter import (
     LARGEST_FOLDED,
     BroadcastView,
@@ -39,7 +38,7 @@ from mspc.readers.stablehlo.kinds.kind import integers, rows
 from mspc.readers.stablehlo.kinds.scalar_kinds import ELEMENTWISE_KINDS, bounded
 from mspc.readers.stablehlo.kinds.shapes import slice_limits
 from mspc.readers.stablehlo.module import HloModule, HloOperation, HloRegion, Words
-from mspc.readers.stablehlo.shardings import finer_axes, layout_of
+from mspc.readers.stablehlo.shardings import finer_axes, finest_mesh, layout_of, tiles_of
 
 Sizes = tuple[int, ...]
 Dims = Sequence[Sequence[str]]
@@ -574,32 +573,30 @@ def at_manual_end(walk: ManualScope, operation: HloOperation, value: Any) -> Any
     computation, with one of these at each operand and result of a function."""
     module, inner = walk.module, walk.inner()
     type, is_begin = tensor(operation.types[0]), not isinstance(value, DeviceSlices)
-    inner.manual = manual = _axes_of_devices(module) if is_begin else value.axes
-    sharding = walk.shardings.get(operation.operands[0]) if is_begin else operation.attributes.get("mhlo.sharding")
+    own = operation.attributes.get("mhlo.sharding") or ""
+    inner.manual = manual = _axes_of_devices(module, own, type.rank) if is_begin else value.axes
+    sharding = walk.shardings.get(operation.operands[0]) if is_begin else own
     layout = layout_of(module, sharding or "", type.rank)
     if layout is None:
         raise MspcError("a manual computation has a value without a sharding")
-    dims = finer_axes(layout.to_layout(), manual.sizes, manual.names)
+    dims = [[a for a in dim if a in manual.names] for dim in finer_axes(layout.to_layout(), manual.mesh)]
     if is_begin:
         return DeviceSlices(type, entered(inner, value, dims, 0), manual)
     return walk.in_layout(left(inner, value.value, dims, 0), sharding)
 
 
-def _axes_of_devices(module: HloModule) -> ManualAxes:
-    """Return the axes of the mesh of all shardings in a module that lists devices."""
-    operations = [each for function in module.functions.values() for each in function.body.all_operations()]
-    axes: list[tuple[int, int]] = []
-    for each in operations:
-        found = each.attributes.get("mhlo.sharding")
-        layout = layout_of(module, found, tensor(each.types[0]).rank) if isinstance(found, str) else None
-        mesh = () if layout is None else layout.to_layout().mesh
-        axes += [(math.prod(mesh[k + 1 :]), n) for k, n in enumerate(mesh) if n > 1]
-    try:
-        sizes = mesh_with(axes, module.partitions or 1)
-    except ValueError as error:
-        raise MspcError(str(error)) from None
-    names = tuple(f"axis{k}" for k in range(len(sizes)))
-    return ManualAxes(tuple(zip(names, sizes, strict=True)), names)
+def _axes_of_devices(module: HloModule, sharding: str, rank: int) -> ManualAxes:
+    """Return the axes of the mesh of all shardings in a module that lists devices. sharding: of a slice, whose manual
+    subgroup has the manual axes; all are manual if it has none."""
+    operations = (each for function in module.functions.values() for each in function.body.all_operations())
+    tiled = (tiles_of(module, each.attributes["mhlo.sharding"], tensor(each.types[0]).rank) for each in operations
+             if isinstance(each.attributes.get("mhlo.sharding"), str))  # fmt: skip
+    sizes = finest_mesh((each[0].device_matrix for each in tiled if each is not None), module.partitions or 1)
+    every = tuple((f"axis{k}", n) for k, n in enumerate(sizes))
+    own = tiles_of(module, sharding, rank)
+    groups = zip(finer_axes(own[0].to_layout(), every)[rank:], own[1], strict=True) if own else ()
+    manual = [name for names, kind in groups if kind == "manual" for name in names]
+    return ManualAxes(every, tuple(name for name, _ in every if name in manual or not manual))
 
 
 def _shardings(operation: HloOperation, name: str) -> list[Words]:

@@ -136,7 +136,7 @@ class StableHloNetwork(Cell):
             if at in targets and not self.is_function:
                 evaluator.call(ops.assign, [self.held[targets[at].name], value])
             else:
-                found.append(walk.in_layout(value, sharding_in(self.module, attributes)))
+                found.append(walk.in_layout(value, sharding_in(attributes)))
         if not found:
             found = [results[0]]
         return found[0] if len(found) == 1 else tuple(found)
@@ -193,7 +193,7 @@ def step_arguments(module: HloModule) -> list[StepArgument]:
             number += 1
             name = f"{base}_{number}"
         taken.add(name)
-        found.append(StepArgument(name, type, targets.get(at, -1), sharding_in(module, attributes)))
+        found.append(StepArgument(name, type, targets.get(at, -1), sharding_in(attributes)))
     return found
 
 

@@ -5,33 +5,36 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import Layout, NamedLayout
+from mspc.ir.layout import Layout, NamedLayout, common_mesh, on_mesh
 from mspc.readers.stablehlo.module import HloModule, SymbolReference, Words
 
 Axes = Sequence[tuple[str, int]]
 _DEVICES = re.compile(
-    r"\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))(?:\s*last_tile_dims=\{([\w, ]+)\})?"
-    r"(?:\s*(last_tile_dim_replicate))?[^}]*\}"
+    r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))"
+    r"(?: last_tile_dims=\{([\w, ]+)\}| (last_tile_dim_replicate))?"
 )
-WHOLE = frozenset(("{replicated}", "{manual}", "{unknown}", ""))
-"""Shardings that divide no dimension."""
+_REMARKS = re.compile(r" (?:shard_(?:as|like) \d+|metadata=\{.*\})")
 
 
-def sharding_in(module: HloModule, attributes: Mapping[str, Any]) -> Any:
+def sharding_in(attributes: Mapping[str, Any]) -> Any:
     """Return the sharding of an argument or a result as it is written, None if there is none."""
-    found = attributes.get("sdy.sharding")
-    return attributes.get("mhlo.sharding") if found is None else found
+    return attributes.get("sdy.sharding", attributes.get("mhlo.sharding"))
 
 
-def layout_of(module: HloModule, sharding: Any, rank: int, leading: Sequence[str] = ()) -> NamedLayout | None:
+def layout_of(
+    module: HloModule, sharding: Any, rank: int, leading: Sequence[str] = (), axes: Axes = ()
+) -> NamedLayout | None:  # fmt: skip
     """Return the layout of a sharding; None if it leaves all dimensions open. leading: axes of dimensions before its
-    own. Raise MspcError for an unknown form."""
+    own, of the mesh with these axes. Raise MspcError for an unknown form."""
     if isinstance(sharding, str):
-        return _of_devices(module, sharding, rank)
+        own = _of_devices(module, sharding, rank)
+        return own if own is None or not leading else _on_mesh(
+            axes, [*([name] for name in leading), *finer_axes(own.to_layout(), axes)], module.file)  # fmt: skip
     first = sharding.entries[0] if isinstance(sharding, Words) and sharding.entries else None
     if not isinstance(first, SymbolReference | Words):
         raise MspcError(f"{module.file}: {sharding!r:.80} is no sharding")
@@ -77,67 +80,90 @@ def _on_mesh(axes: Axes, dims: Sequence[Sequence[Any]], file: str) -> NamedLayou
 
 def _of_devices(module: HloModule, text: str, rank: int) -> NamedLayout | None:
     """Return the layout of `{devices=[2,1,4]<=[8] last_tile_dim_replicate}`."""
-    if text.replace(" ", "") in WHOLE or text.startswith("{maximal"):
-        return NamedLayout((max(1, module.partitions),), ("all",), (-1,) * rank) if text == "{replicated}" else None
-    match = _DEVICES.fullmatch(text.strip())
+    found = tiles_of(module, text, rank)
+    if found is not None:
+        return replace(found[0], tensor_map=found[0].tensor_map[:rank])
+    return NamedLayout((max(1, module.partitions),), ("all",), (-1,) * rank) if "replicated" in text else None
+
+
+def tiles_of(module: HloModule, text: str, rank: int) -> tuple[NamedLayout, list[str]] | None:
+    """Return the layout of a list of devices, with a dimension for each subgroup after those of the tensor, and the
+    kinds of the subgroups; None if the text lists none. Raise MspcError for another text, or if the order of the
+    devices is that of no mesh."""
+    own = _REMARKS.sub("", " ".join(text.split()))
+    own = own[1:-1] if own.startswith("{{") and own.count("devices") < 2 else own  # a tuple with one result
+    if own in ("{replicated}", "{manual}", "{unknown}", ""):
+        return None
+    single, match = re.fullmatch(r"\{maximal device=(\d+)\}", own), _DEVICES.fullmatch(own[1:-1])
+    if single and int(single[1]) < max(1, module.partitions):
+        return None
     if match is None:
         raise MspcError(f"{module.file}: {text!r:.80} is no sharding that mspc reads")
     tiles = [int(n) for n in match[1].split(",")]
     count = math.prod(tiles)
-    if match[2]:
-        shape = [int(n) for n in match[2].split(",")]
-        order = [int(n) for n in match[3].split(",")] if match[3] else list(range(len(shape)))
-    else:
-        shape, order = [count], [0]
-        if match[4] != ",".join(map(str, range(count))):
-            raise MspcError(f"{module.file}: {text!r:.80} lists devices otherwise than by number")
-    if math.prod(shape) != count or sorted(order) != list(range(len(shape))) or len(tiles) < rank:
+    groups = match[5].replace(" ", "").split(",") if match[5] else ["replicated"] if match[6] else []
+    shape = [int(n) for n in (match[2] or "").split(",") if n]
+    order = [int(n) for n in match[3].split(",")] if match[3] else list(range(len(shape)))
+    if match[4]:
+        shape, order = _mesh_order([int(n) for n in match[4].split(",")], tiles[-1] if match[6] else 1)
+        if not shape:
+            raise MspcError(f"{module.file}: {text!r:.80} lists devices otherwise than the axes of a mesh do")
+    fits = math.prod(shape) == count and sorted(order) == list(range(len(shape))) and len(tiles) - len(groups) == rank
+    if not fits or module.partitions not in (0, count):
         raise MspcError(f"{module.file}: {text!r:.80} does not fit {count} devices and {rank} dimensions")
-    return _tiled(tiles[:rank], shape, order, text, module.file)
+    if not {*groups} <= {"replicated", "manual"}:
+        raise MspcError(f"{module.file}: {text!r:.80} has a subgroup that mspc does not read")
+    return _tiled(tiles, shape, order, text, module.file), groups
+
+
+def _mesh_order(devices: Sequence[int], replicas: int) -> tuple[list[int], list[int]]:
+    """Return the sizes of the mesh that lists its devices in this order, and the order of its axes; none if there is no
+    such mesh. replicas: of consecutive devices, whose order has no meaning."""
+    devices = [n for at in range(0, len(devices), replicas) for n in sorted(devices[at : at + replicas])]
+    axes: list[tuple[int, int]] = []  # (stride, size), the innermost first
+    every = [0]
+    while len(every) < len(devices):
+        done, stride, size = len(every), devices[len(every)], 1
+        while size * done < len(devices) and devices[size * done] == size * stride:
+            size += 1
+        every = [stride * k + n for k in range(size) for n in every]
+        axes.append((stride, size))
+    nested = sorted(axes, reverse=True)
+    if every != list(devices) or sorted(every) != list(range(len(devices))):
+        return [], []
+    return [size for _, size in nested], [nested.index(axis) for axis in reversed(axes)]
 
 
 def _tiled(tiles: Sequence[int], shape: Sequence[int], order: Sequence[int], text: str, file: str) -> NamedLayout:
     """Return the layout of tiles over the axes of a mesh, taken in an order; axes are divided if a tile needs a
     part."""
-    parts: list[list[int]] = [[] for _ in shape]  # sizes of the parts of each axis
-    uses: list[list[tuple[int, int]]] = []
-    waiting = [(axis, shape[axis]) for axis in order]
+    waiting = [(f"axis{axis}", 1, shape[axis]) for axis in order if shape[axis] > 1]
+    dims: list[list[tuple[str, int, int]]] = []
     for tile in tiles:
-        own: list[tuple[int, int]] = []
+        dims.append([])
         while tile > 1:
-            axis, size = waiting.pop(0) if waiting else (-1, 0)
+            name, before, size = waiting.pop(0)
             common = math.gcd(tile, size)
-            if axis < 0 or (common == 1 and size > 1):
+            if common == 1:
                 raise MspcError(f"{file}: the tiles of {text!r:.80} are no products of its axes")
-            if size == 1:
-                continue
-            own.append((axis, len(parts[axis])))
-            parts[axis].append(common)
+            dims[-1].append((name, before, common))
             tile //= common
             if size > common:
-                waiting.insert(0, (axis, size // common))
-        uses.append(own)
-    for axis, size in waiting:
-        parts[axis].append(size)
-    sizes = [n for axis in parts for n in axis or [1]]
-    begins = [sum(len(each) or 1 for each in parts[:axis]) for axis in range(len(parts))]
-    last, entries = len(sizes) - 1, list[Any]()
-    for own in uses:
-        numbers = [last - (begins[axis] + part) for axis, part in own]
-        entries.append(tuple(numbers) if len(numbers) > 1 else numbers[0] if numbers else -1)
-    return NamedLayout(tuple(sizes), tuple(f"axis{k}" for k in range(len(sizes))), tuple(entries))
+                waiting.insert(0, (name, before * common, size // common))
+    return _on_mesh([(f"axis{axis}", size) for axis, size in enumerate(shape)], dims, file)
 
 
-def finer_axes(layout: Layout, sizes: Sequence[int], names: Sequence[str]) -> list[list[str]]:
-    """Return the axes of a finer mesh that shard each dimension of a layout."""
-    strides = [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
-    found: list[list[str]] = []
-    for dim in layout.dims:
-        own: list[str] = []
-        for axis in dim:
-            begin = math.prod(layout.mesh[axis + 1 :])
-            end = begin * layout.mesh[axis]
-            own += [name for name, stride, n in zip(names, strides, sizes, strict=True)
-                    if begin <= stride and stride * n <= end and n > 1]  # fmt: skip
-        found.append(own)
+def finest_mesh(meshes: Iterable[tuple[int, ...]], ranks: int) -> tuple[int, ...]:
+    """Return the coarsest mesh that refines some meshes of all ranks. Raise MspcError if there is none."""
+    found = (ranks,)
+    for mesh in meshes:
+        if (joint := common_mesh(found, mesh)) is None:
+            raise MspcError(f"shardings over meshes of {found} and {mesh} devices lie on no common mesh")
+        found = joint
     return found
+
+
+def finer_axes(layout: Layout, axes: Axes) -> list[list[str]]:
+    """Return the axes of a finer mesh that shard each dimension of a layout."""
+    dims, _ = on_mesh(layout, tuple(size for _, size in axes))
+    return [[axes[k][0] for k in dim if axes[k][1] > 1] for dim in dims]

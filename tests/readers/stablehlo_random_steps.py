@@ -129,18 +129,19 @@ def write(folder: Path, seed: int) -> None:
     lowered = step.lower(*typed, True)
     (folder / f"{seed}.mlir").write_text(plain)
     (folder / f"{seed}_sharded.mlir").write_text(lowered.as_text(debug_info=True))
-    (folder / f"{seed}_final.hlo").write_text(lowered.compile().as_text())
+    (folder / f"{seed}_final.hlo").write_text((compiled := lowered.compile()).as_text())
     for dump in (folder / "dump").iterdir():
         if "after_spmd-partitioning" in dump.name and dump.suffix == ".txt":
             dump.rename(folder / f"{seed}_after.hlo")
     shutil.rmtree(folder / "dump")
     arrays = {f"in{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(given))}
-    found = jax.tree.leaves(jax.jit(train, static_argnums=3)(*given, False))
-    np.savez(folder / f"{seed}.npz", **arrays, **{f"out{i}": np.asarray(a) for i, a in enumerate(found)})
+    for name, found in ("out", jax.jit(train, static_argnums=3)(*given, False)), ("xla", compiled(*given)):
+        arrays |= {f"{name}{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(found))}
+    np.savez(folder / f"{seed}.npz", **arrays)
 
 
 def beside_jax(path: Path) -> str:
-    """Return how a step on one device differs from JAX, "" if it does not."""
+    """Return how a step on one device, or on XLA's devices, differs from JAX on one device, "" if it does not."""
     stored = np.load(path.with_suffix(".npz"))
     network = StableHloNetwork(read_module(path))
     inputs: list[Any] = []
@@ -152,9 +153,10 @@ def beside_jax(path: Path) -> str:
     loss = network(*inputs).asnumpy()
     found = {each.target: network.held[each.name].asnumpy() for each in network.arguments if each.target >= 0}
     for i in range(len(found) + 1):
-        right, value = stored[f"out{i}"], found.get(i, loss)
-        if np.abs(value - right).max(initial=0.0) > TOLERANCE * max(1.0, np.abs(right).max(initial=0.0)):
-            return f"result {i} differs from JAX by {np.abs(value - right).max():.3g}"
+        right = stored[f"out{i}"]
+        for name, value in ("one device", found.get(i, loss)), ("XLA's devices", stored[f"xla{i}"]):
+            if np.abs(value - right).max(initial=0.0) > TOLERANCE * max(1.0, np.abs(right).max(initial=0.0)):
+                return f"result {i} of {name} differs from JAX by {np.abs(value - right).max():.3g}"
     return ""
 
 
@@ -195,7 +197,7 @@ def judged(judge: Callable[[Path], str], path: Path) -> str:
 
 
 JUDGES: dict[Callable[[Path], str], str] = {
-    beside_jax: "one device is equal to JAX", on_ranks: "ranks are equal to one device",
+    beside_jax: "one device and XLA's devices are equal to JAX", on_ranks: "ranks are equal to one device",
     partial(of_xla, "after"): "XLA's module after the partitioner is equal to the step",
     partial(of_xla, "final"): "XLA's last module is equal to the step",
     bytes_beside_xla: "ranks send no more bytes than XLA's last module",

@@ -13,7 +13,7 @@ from mspc.readers.stablehlo.kinds.kind import symbol, word
 from mspc.readers.stablehlo.kinds.scalar_kinds import ORDERS
 from mspc.readers.stablehlo.module import HloOperation, HloRegion
 
-_KEPT = ("reshape", "broadcast_in_dim", "optimization_barrier", "copy", "bitcast", "sharding_constraint")
+_KEPT = ("reshape", "broadcast_in_dim", "optimization_barrier", "copy", "bitcast", "sharding_constraint", "custom_call")
 """Operations that change no number of shape ()."""
 
 

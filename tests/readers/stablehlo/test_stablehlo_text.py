@@ -22,7 +22,7 @@ from mspc.readers.stablehlo.partition_specs import spec_of
 from mspc.readers.stablehlo.shardings import layout_of
 from mspc.readers.stablehlo.text_reader import read_module, read_text
 from tests.compiled_scripts import CompileOptions, Loudness, compile_target, verify_scale, verify_target
-from tests.errors import error_of, failure_of
+from tests.errors import error_of
 from tests.graphs import ExecutionError, Layout, MspcError
 from tests.stablehlo_texts import STEP, computed, module, numbers, results_of, step_results
 from tests.texts import text_of
@@ -44,8 +44,7 @@ def test_a_step_updates_donated_arguments_and_returns_the_rest() -> None:
 def test_places_are_lines_of_the_source_and_scopes() -> None:
     first, called, *_ = read_text(STEP, "step.mlir").main.body.operations
     assert [str(frame) for frame in first.origin.frames] == ["step.py:7:11", "step.py:12:4"]
-    assert first.origin.name == "jit(step)/mlp/dot_general"
-    assert called.origin.frames == first.origin.frames
+    assert (first.origin.name, called.origin.frames) == ("jit(step)/mlp/dot_general", first.origin.frames)
 
 
 GENERIC = """
@@ -220,24 +219,18 @@ def test_the_module_computes_the_step(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_single_changes_are_found(tmp_path: Path, old: str, new: str) -> None:
     assert old in AFTER
-    with pytest.raises(ExecutionError, match=r"differ|cannot be computed"):
+    with pytest.raises(ExecutionError, match=r"differ|cannot be computed") as caught:
         check(tmp_path, STEP, AFTER.replace(old, new, 1))
-
-
-def test_a_wrong_sum_is_named_with_its_line(tmp_path: Path) -> None:
-    error = failure_of(check, tmp_path, STEP, AFTER.replace("dense<[[0, 1], [2, 3]]>", "dense<[[0, 2], [1, 3]]>"))
-    assert "step.py:7" in str(error)
+    assert caught.value.frames[-1].file.endswith("after.mlir")
 
 
 @pytest.mark.parametrize("name", ["gather", "ring", "line", "slices", "scatter", "other_order_in_memory", "loop"])
 def test_collectives(tmp_path: Path, name: str) -> None:
     """Modules of four devices with two rows of x each, which give x back, whole or in slices."""
     check(tmp_path, WHOLE, text_of(MODULES, name))
-
-
-def test_groups_have_an_order(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match="differ"):
-        check(tmp_path, WHOLE, text_of(MODULES, "gather").replace("[[0, 1, 2, 3]]", "[[0, 2, 1, 3]]"))
+    if name == "gather":  # groups have an order
+        with pytest.raises(ExecutionError, match="differ"):
+            check(tmp_path, WHOLE, text_of(MODULES, name).replace("[[0, 1, 2, 3]]", "[[0, 2, 1, 3]]"))
 
 
 def test_a_start_beyond_the_end_is_tried(tmp_path: Path) -> None:
@@ -282,7 +275,7 @@ def test_random_steps_of_jax(tmp_path: Path) -> None:
     pytest.importorskip("jax", reason="JAX is not installed")
     command = [sys.executable, "-m", "tests.readers.stablehlo_random_steps"]
     subprocess.run([*command, "write", str(tmp_path), "--count", "4"], check=True, capture_output=True)
-    subprocess.run([*command, "judge", str(tmp_path), "--only", "2", "3"], check=True)
+    subprocess.run([*command, "judge", str(tmp_path), "--only", "0", "2", "3"], check=True)
 
 
 SIZES = (2, 2, 2)
@@ -412,10 +405,37 @@ LOOP = """module @step attributes {mhlo.num_partitions = 4 : i32} {
 
 
 def test_some_axes_and_loops_of_other_lengths(tmp_path: Path) -> None:
-    x = numbers(4, 8)
+    x, y, w = numbers(4, 8), numbers(8, 16), numbers(16, 16, seed=1)
     np.testing.assert_array_equal(results_of(LOOP, x)[0], np.sort(x * [[2], [2], [4], [4]], 1))
-    (tmp_path / "step.mlir").write_text(LOOP)
-    verify_target(str(tmp_path / "step.mlir"), CompileOptions(), 0)
+    np.testing.assert_allclose(results_of(PART, y, w)[0], np.tile((y @ w)[:4] + (y @ w)[4:], (2, 1)), 1e-4, 1e-5)
+    for text in (LOOP, PART):
+        (tmp_path / "step.mlir").write_text(text)
+        verify_target(str(tmp_path / "step.mlir"), CompileOptions(), 0)
+
+
+PART = """module @step attributes {mhlo.num_partitions = 8 : i32} {
+  func.func public @main(%x: tensor<8x16xf32> {mhlo.sharding = "{devices=[2,2,2]<=[8] last_tile_dim_replicate}"}, %w: tensor<16x16xf32> {mhlo.sharding = "{devices=[1,2,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}"}) -> tensor<8x16xf32> {
+    %0 = stablehlo.custom_call @Sharding(%x) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[2,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"} : (tensor<8x16xf32>) -> tensor<4x16xf32>
+    %2 = stablehlo.custom_call @Sharding(%w) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{replicated}"} : (tensor<16x16xf32>) -> tensor<16x16xf32>
+    %3 = stablehlo.custom_call @SPMDFullToShardShape(%2) {mhlo.sharding = "{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"} : (tensor<16x16xf32>) -> tensor<16x16xf32>
+    %4 = call @body(%1, %3) : (tensor<4x16xf32>, tensor<16x16xf32>) -> tensor<4x16xf32>
+    %5 = stablehlo.custom_call @SPMDShardToFullShape(%4) {mhlo.sharding = "{devices=[2,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x16xf32>) -> tensor<8x16xf32>
+    return %5 : tensor<8x16xf32>
+  }
+  func.func private @body(%own: tensor<4x16xf32>, %weight: tensor<16x16xf32>) -> tensor<4x16xf32> {
+    %0 = stablehlo.dot_general %own, %weight, contracting_dims = [1] x [0] : (tensor<4x16xf32>, tensor<16x16xf32>) -> tensor<4x16xf32>
+    %1 = stablehlo.custom_call @Sharding(%0) {mhlo.sharding = "{devices=[2,2,2]<=[2,4]T(1,0) last_tile_dims={manual}}"} : (tensor<4x16xf32>) -> tensor<4x16xf32>
+    %2 = "stablehlo.all_reduce"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 4], [1, 5], [2, 6], [3, 7]]> : tensor<4x2xi64>, use_global_device_ids}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      %t = stablehlo.custom_call @Sharding(%s) {mhlo.sharding = "{devices=[2,4]<=[8] last_tile_dims={manual, replicated}}"} : (tensor<f32>) -> tensor<f32>
+      stablehlo.return %t : tensor<f32>
+    }) : (tensor<4x16xf32>) -> tensor<4x16xf32>
+    return %2 : tensor<4x16xf32>
+  }
+}
+"""  # noqa: E501  # one of three axes is manual, as the older partitioner reads it
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
@@ -439,8 +459,8 @@ QUIET = Loudness(False, True)
 
 def with_sharding(text: str) -> tuple[HloModule, Any]:
     """Return a module, and the sharding that its argument has."""
-    source = f'sdy.mesh @m = <["a"=2, "b"=4]>\n{module([f"%x: tensor<16x16xf32> {{{text}}}"], "", [("%x", "f32")])}'
-    found = read_text(source.replace("f32 {\n    return", "f32 {\n    return"), "step.mlir")
+    source = module([f"%x: tensor<16x16xf32> {{{text}}}"], "", [("%x", "f32")])
+    found = read_text(f'sdy.mesh @m = <["a"=2, "b"=4]>\n{source}', "step.mlir")
     return found, next(iter(found.main.argument_attributes[0].values()))
 
 
@@ -454,6 +474,11 @@ def with_sharding(text: str) -> tuple[HloModule, Any]:
     ('mhlo.sharding = "{devices=[2,2,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"', [0, 0, 0, 0, 1, 1, 1, 1],
      [0, 0, 1, 1] * 2),
     ('mhlo.sharding = "{devices=[2,4]<=[4,2]T(1,0)}"', [0, 1] * 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+    ('mhlo.sharding = "{devices=[2,1,4]0,1,4,5,2,3,6,7 last_tile_dim_replicate}"', [0, 0, 1, 1] * 2, [0] * 8),
+    ('mhlo.sharding = "{{devices=[2,2,2]4,0,5,1,2,6,7,3 last_tile_dim_replicate shard_as 1}}"',
+     [0, 0, 1, 1] * 2, [0, 1] * 4),
+    ('mhlo.sharding = "{devices=[1,2,2,2]<=[2,4]T(1,0) last_tile_dims={replicated, manual}}"', [0] * 8,
+     [0, 0, 1, 1] * 2),
 ])  # fmt: skip
 def test_layouts(text: str, first: list[int], last: list[int]) -> None:
     """The number of the slice of both dimensions on each of 8 ranks."""
@@ -464,13 +489,17 @@ def test_layouts(text: str, first: list[int], last: list[int]) -> None:
 
 
 def test_open_dimensions_and_wrong_shardings() -> None:
-    assert layout_of(*with_sharding("sdy.sharding = #sdy.sharding<@m, [{?}, {?}]>"), 2) is None
+    for text in ("sdy.sharding = #sdy.sharding<@m, [{?}, {?}]>", 'mhlo.sharding = "{maximal device=0}"',
+                 'mhlo.sharding = "{manual}"', 'mhlo.sharding = "{unknown shard_like 3}"'):  # fmt: skip
+        assert layout_of(*with_sharding(text), 2) is None
     for text, message in (
         ('sdy.sharding = #sdy.sharding<@n, [{"a"}, {}]>', "there is no mesh @n"),
         ('sdy.sharding = #sdy.sharding<@m, [{"c"}, {}]>', "names 'c', which is no axis"),
         ('sdy.sharding = #sdy.sharding<@m, [{"a"}]>', "1 dimensions is given to a tensor of 2"),
         ('mhlo.sharding = "{devices=[3,1]<=[8]}"', "does not fit 3 devices"),
         ('mhlo.sharding = "{devices=[2,4]0,1,2,3,4,5,7,6}"', "lists devices otherwise"),
+        ('mhlo.sharding = "{devices=[2,2,2]<=[8] last_tile_dims={unreduced}}"', "subgroup that mspc does not read"),
+        ('mhlo.sharding = "{devices=[2,4]<=[8] last_tile_dim_replicate}"', "does not fit 8 devices and 2 dimensions"),
     ):
         with pytest.raises(MspcError, match=message):
             layout_of(*with_sharding(text), 2)
@@ -533,32 +562,6 @@ def test_a_script_that_lowers_a_step(step: Path) -> None:
             lowered_text(NamedTarget(Path("jit.py"), name, (), ()))
 
 
-def test_a_step_of_jax(step: Path) -> None:
-    """If JAX is installed, it judges a training step with a scan over recomputed layers."""
-    jax = pytest.importorskip("jax", reason="JAX is not installed, and is only a judge")
-    from mspc import Tensor
-    from mspc.readers.stablehlo.network import StableHloNetwork
-
-    jnp, rng = jax.numpy, np.random.default_rng(0)
-
-    def loss(params: Any, x: Any) -> Any:
-        layer = jax.checkpoint(lambda h, w: (jnp.tanh(h @ w) + h, None))
-        return jnp.mean(jax.lax.scan(layer, x, params)[0] ** 2)
-
-    def train(params: Any, x: Any) -> Any:
-        value, gradient = jax.value_and_grad(loss)(params, x)
-        return params - 0.1 * gradient, value
-
-    params, x = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 8, 8), (4, 8)))
-    text = jax.jit(train, donate_argnums=0).lower(params, x).as_text(debug_info=True)
-    network = StableHloNetwork(read_text(text, "step.mlir"))
-    (parameter,) = network.held.values()
-    parameter.set_data(Tensor(params))
-    value = network(Tensor(x)).asnumpy()
-    for found, expected in zip((parameter.asnumpy(), value), jax.jit(train)(params, x), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
 def sent_in(text: str, **options: Any) -> list[str]:
     """Return the collectives of rank 5 for a step, which is written as step.mlir."""
     Path("step.mlir").write_text(text)
@@ -575,12 +578,7 @@ def test_updates_run_on_the_slices_of_their_parameters() -> None:
     whole = text_of(MODULES, "momentum").replace('[{"fsdp"}, {"model"}]', "[{}, {}]", 1)  # only its state is sharded
     sent_in(whole)
     assert "the result of Sub is sharded" in next(Path("made", "rank_5").glob("*_execute_*.ir")).read_text()
-
-
-@pytest.mark.usefixtures("step")
-def test_rows_of_a_scan_lead_to_the_slices_of_their_parameter() -> None:
-    """Each iteration adds up its gradient to these slices, and no rank sends anything after the loop."""
-    assert sent_in(ROWS) == ["AllGather", "ReduceScatter", "AllReduce"]
+    assert sent_in(ROWS) == ["AllGather", "ReduceScatter", "AllReduce"]  # each row of a scan, in its iteration
 
 
 @pytest.mark.usefixtures("step")
@@ -606,4 +604,4 @@ def test_a_plan_as_partition_specs(step: Path) -> None:
         compile_target("net.py:Net()", CompileOptions(
             inputs=("float32[2]",), out=Path("made"), out_jax=Path("specs.py"), loudness=QUIET))  # fmt: skip
     layout = Layout.of((4, 2, 3), ((2, 0), (), (1,)))
-    assert spec_of(layout, (2, 2, 2, 3), ("a", "b", "c", "d")) == "P(('d', 'a', 'b'), None, 'c')"
+    assert spec_of(layout, (("a", 2), ("b", 2), ("c", 2), ("d", 3))) == "P(('d', 'a', 'b'), None, 'c')"
