@@ -417,6 +417,8 @@ def _reader(search: Search, costs: UnsetLayouts, value: Node) -> tuple[Node, Sha
         return None
     if node.in_layouts is None or not isinstance(node.layout, Layout) or node.layout.partial:
         return None
+    if isinstance(op, Keep) and node.attrs.get("strategy_from") == FOR_UPDATE:
+        return None  # a stack of complete sums takes more memory than one of the slices that ranks store
     others = [other for number, other in enumerate(node.inputs) if number != index]
     if any(other in costs.graded for other in others):
         return None
