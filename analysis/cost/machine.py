@@ -166,7 +166,7 @@ class Machine:
     the network; 0 if all do. oversubscription: bandwidth of a pod's cards by that of its uplinks. source: origin of the
     figures. doubts: reasons not to trust the measurements, () if there are none. rounds: matmuls of Float32 are rounded
     to TF32, as a program allows. capacity: bytes of a rank's memory, 0 if unknown. peak: rates of the data sheet, which
-    no device exceeds: dense matmuls by element type, and `memory`; empty if unknown.
+    no device exceeds: dense matmuls by element type, `memory` and `vector` (Float32 operations); empty if unknown.
     """
 
     name: str
@@ -277,7 +277,7 @@ COUNTS = {"ranks_per_host": (1 << 20, "ranks"), "capacity": (1 << 50, "bytes"), 
 """Keys with a whole number, its limit and its unit."""
 KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", *COUNTS, "oversubscription", *WORK,
         "traffic", "link", "network", "peak")  # fmt: skip
-PEAKS = ("BFloat16", NVFP4, "memory")
+PEAKS = ("BFloat16", NVFP4, "memory", "vector")
 """Keys of the table of rates of the data sheet; all but NVFP4 are needed."""
 
 
@@ -342,7 +342,7 @@ class MachineReader:
     def _peak(self, found: Mapping[str, Any]) -> Mapping[str, float]:
         table = table_in(self.shown, found, "peak")
         check_keys(self.shown, table, PEAKS, "rates of the data sheet")
-        return {key: self._number(table, key, "peak.") for key in PEAKS if key in table or key != NVFP4}
+        return {key: self._number(table, key, "peak.") for key in PEAKS if key in table or key not in (NVFP4, "vector")}
 
     def _link(self, found: Mapping[str, Any], key: str) -> Link:
         table = table_in(self.shown, found, key)

@@ -256,7 +256,7 @@ def _add_layers(
     parts = {
         "matmuls": (times * (dense + routed) + more[0] + more[1]) / rate.at(dense + routed),
         "attention": sum(_mixer_time(run, machine, layer, mixer, more[2] > 0) for mixer in layer.mixers),
-        "memory": machine.moving_seconds(nbytes) + _sliced_seconds(run, layer),
+        "memory": machine.moving_seconds(nbytes) + _sliced_seconds(run, machine, layer),
     }
     for module, recipe in run.precisions * bool(run.eight):
         own = matmul_rate(replace(run, eight=recipe), machine)
@@ -289,15 +289,16 @@ def _add_layers(
     found.update({name: seconds * count for name, seconds in parts.items()})
 
 
-def _sliced_seconds(run: TrainingRun, layer: ModelLayer) -> float:
-    """Return the seconds of kernels on slices and mixed types, which instructions bound: biases of experts and clamped
-    inputs of activations."""
+def _sliced_seconds(run: TrainingRun, machine: Machine, layer: ModelLayer) -> float:
+    """Return the seconds of kernels on slices and mixed types, which the rate of instructions bounds: biases of experts
+    and clamped inputs of activations."""
     f = layer.feed
     if f is None or run.fused_experts:
         return 0.0
     inner = f.width // (run.expert_tensor if f.experts else run.tensor)
     clamped = VALUES["CLAMP_SECONDS"] * f.clamped * inner * (expert_rows(run, layer) or run.tokens(layer.sequence))
-    return clamped + VALUES["BIAS_SECONDS"] * run.model.biased * expert_rows(run, layer) * run.model.hidden
+    biased = VALUES["BIAS_SECONDS"] * run.model.biased * expert_rows(run, layer) * run.model.hidden
+    return (clamped + biased) * VALUES["SLICED_VECTOR"] / machine.peak.get("vector", VALUES["SLICED_VECTOR"])
 
 
 def _mixer_time(
