@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from mspc.ir.diagnostics import MspcError
@@ -131,27 +131,21 @@ def _parse(text: str) -> tuple[_Names, _Names, list[str], dict[str, int], frozen
 
 
 def parse_rule(
-    text: str, input_shapes: Sequence[Sequence[int]], operator: str = "operator", reduction: str = "sum",
-    sizes: Mapping[str, int] | None = None,
-) -> Rule:  # fmt: skip
+    text: str, input_shapes: Sequence[Sequence[int]], operator: str = "operator", reduction: str = "sum"
+) -> Rule:
     """Return the rule of `text` for inputs of these shapes; cached, because networks repeat operators. Raise MspcError
     if the shapes do not fit the rule; the message names operator, input, dimension and value."""
-    return _parse_rule(
-        text, tuple(map(tuple, input_shapes)), operator, reduction, tuple(sorted(sizes.items())) if sizes else ()
-    )
+    return _parse_rule(text, tuple(map(tuple, input_shapes)), operator, reduction)
 
 
 @lru_cache(maxsize=4096)
-def _parse_rule(
-    text: str, input_shapes: tuple[tuple[int, ...], ...], operator: str, reduction: str,
-    given: tuple[tuple[str, int], ...],
-) -> Rule:  # fmt: skip
+def _parse_rule(text: str, input_shapes: tuple[tuple[int, ...], ...], operator: str, reduction: str) -> Rule:
     ins, outs, order, fixed, frozen, summed = _parse(text)
     if not input_shapes and ins == [[]]:
         ins = []  # " -> a=8": an operator without operands, not one with a scalar operand
     if len(ins) != len(input_shapes):
         raise MspcError(f"{operator} takes {len(ins)} tensors, not {len(input_shapes)}")
-    sizes: dict[str, int] = {**fixed, **dict(given)}
+    sizes = dict(fixed)
     where: dict[str, str] = {}
     for i, (dims, shape) in enumerate(zip(ins, input_shapes, strict=True)):
         if len(dims) != len(shape):

@@ -33,7 +33,8 @@ from mspc.analysis.cost.machine import (
     Machine,
 )
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value, Worklist, element_types, operand_types
+from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
+from mspc.ir.iterative import reached
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, DType, TensorType
 from mspc.ops.bases import axes_of
@@ -308,10 +309,11 @@ class _Lines:
 
     def reached(self, roots: Iterable[int]) -> set[int]:
         """Return the lines that one pass computes for `roots`: all that lead to them, back to reductions of rows."""
-        left = Worklist(roots)
-        for line in left:
-            left.add(i for kind, i in self.steps[line].operands if kind == "t" and i not in self.space.by_row)
-        return left.seen
+
+        def read(line: int) -> list[int]:
+            return [i for kind, i in self.steps[line].operands if kind == "t" and i not in self.space.by_row]
+
+        return {*reached(roots, read)}
 
     def bytes_read(self, lines: Iterable[int]) -> int:
         """Return the bytes of those operands of lines that have a value for every element."""

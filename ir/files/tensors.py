@@ -193,11 +193,11 @@ def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
     return sorted(tensors, key=lambda tensor: (order.index(tensor.type.dtype.name), tensor.name))
 
 
-def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> None:
-    """Write the tensors to a file that is open for writing, with the metadata `about` in its header. Raise OSError if
-    that fails, and MspcError for a name or element type that the format cannot hold."""
+def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor]) -> None:
+    """Write the tensors to a file that is open for writing. Raise OSError if that fails, and MspcError for a name or
+    element type that the format cannot hold."""
     ordered = in_order(tensors)
-    file.write(header_of(ordered, about))
+    file.write(header_of(ordered))
     for tensor in ordered:
         for piece in tensor.pieces():
             write_array(file, piece)

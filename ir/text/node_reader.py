@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
+from mspc.ir.iterative import reached
 from mspc.ir.layout import NamedLayout
 from mspc.ir.opaque import UNKNOWN_TYPE, GraphReference, Literal, OpaqueOp
 from mspc.ir.text.facts import NODE, PHASES, fields_of, mistake
@@ -258,11 +259,7 @@ def resolve_regions(reading: GraphTextReader, main: Graph) -> None:
     for graph in (main, *reading.graphs):
         if graph not in levels:
             _count_levels(reading, graph, runs, [], levels)
-    inside, waiting = {main}, [main]  # the graphs that it runs, directly or not
-    while waiting:
-        new = runs[waiting.pop()].keys() - inside
-        inside |= new
-        waiting += new
+    inside = {*reached([main], runs.__getitem__)}
     for graph in reading.graphs:
         if graph not in inside:
             notes = ("a node runs it with `{regions: @" + graph.name + "}`",)

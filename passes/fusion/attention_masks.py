@@ -15,8 +15,8 @@ import numpy as np
 
 from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, note_bounds
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, Worklist
-from mspc.ir.iterative import iterative
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative, reached
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.bases import Elementwise
@@ -308,15 +308,15 @@ def _least(leaf: Value) -> float:
 
 def _leaves(value: Value) -> Iterator[tuple[Value, bool]]:
     """Return the floating-point values a tensor is computed from, and whether they are only moved and cast."""
-    waiting = Worklist([(value, True)])
-    for at, straight in waiting:
-        if not isinstance(at.type, TensorType) or not at.type.dtype.is_float:
-            continue
-        if isinstance(at, Node) and isinstance(at.op, Elementwise | MOVED | Tril | Triu):
-            straight = straight and not (isinstance(at.op, Elementwise) and not isinstance(at.op, Cast | Select))
-            waiting.add([(operand, straight) for operand in at.inputs])
-        else:
-            yield at, straight
+
+    def operands(leaf: tuple[Value, bool]) -> list[tuple[Value, bool]]:
+        at, straight = leaf
+        if not isinstance(at, Node) or not isinstance(at.op, Elementwise | MOVED | Tril | Triu):
+            return []
+        straight = straight and (isinstance(at.op, Cast | Select) or not isinstance(at.op, Elementwise))
+        return [(v, straight) for v in at.inputs if isinstance(v.type, TensorType) and v.type.dtype.is_float]
+
+    return (leaf for leaf in reached([(value, True)], operands) if not operands(leaf))
 
 
 def with_hidden_rows(b: Builder, out: Value, mask: Value, value: Value, layout: str, filled: float) -> Node:

@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value, Worklist
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.iterative import reached
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ir.varying import OpKey, Varying
@@ -288,10 +289,8 @@ def _fit(slots: Sequence[GroupSlot]) -> bool:
 
 def needed(results: Iterable[Node], sources: Mapping[Node, Sequence[Value]]) -> list[Node]:
     """Return the nodes with sources that these are computed from, themselves among them, in the order of `sources`."""
-    waiting = Worklist[Any](results)
-    for node in waiting:
-        waiting.add(sources.get(node, ()))
-    return [node for node in sources if node in waiting.seen]
+    found = set(reached(results, lambda value: sources.get(value, ())))  # type: ignore[call-overload]  # of nodes alone
+    return [node for node in sources if node in found]
 
 
 # Nodes as the lines of kernels, and what a kernel moves.

@@ -28,8 +28,8 @@ from typing import Any, cast
 from mspc.analysis.aliasing import Updates, aliased_operands
 from mspc.analysis.cost.nodes import cost_of_fused, instructions
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value, Worklist
-from mspc.ir.iterative import iterative
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative, reached
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import along_rows, by_element, closes
@@ -424,11 +424,8 @@ class _Choice:
         """Return the values that are made again, and the bytes that this moves."""
         if not self.wanted:
             return set(), 0
-        number: dict[Value, int] = {}
-        waiting = Worklist[Value](self.wanted)
-        for value in waiting:
-            number[value] = len(number)
-            waiting.add(self.sources(value) or ())
+        read = reached(self.wanted, lambda value: self.sources(value) or ())
+        number = {value: place for place, value in enumerate(read)}
         source, sink = -1, -2  # beside these a value has two places, with an edge from the first to the second
         edges: dict[tuple[int, int], int] = {}
         for value, at in number.items():
@@ -445,11 +442,7 @@ class _Choice:
         return again, sum(map(self.moved, again))
 
     def _reached(self, again: set[Value]) -> set[Value]:
-        waiting = Worklist[Value](self.wanted)
-        for value in waiting:
-            if value in again:
-                waiting.add(self.sources(value) or ())
-        return again & waiting.seen
+        return again & {*reached(self.wanted, lambda value: (value in again and self.sources(value)) or ())}
 
     def waits(self, value: Value) -> bool:
         """Return whether a value is alive at the peak whatever is chosen, or takes no memory of the step."""

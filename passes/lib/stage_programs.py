@@ -20,11 +20,10 @@ from mspc.ir.graph import (
     OpLike,
     Parameter,
     Value,
-    Worklist,
     copied_node,
     copied_parameter,
 )
-from mspc.ir.iterative import iterative
+from mspc.ir.iterative import iterative, reached
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
@@ -353,10 +352,7 @@ def _operands(node: Node) -> list[Node]:
 
 def _made_behind(node: Node, places: dict[Node, int], last: int) -> set[Node]:
     """Return a node and everything after place `last` that it needs."""
-    waiting = Worklist([node])
-    for each in waiting:
-        waiting.add(value for value in _operands(each) if places[value] > last)
-    return waiting.seen
+    return {*reached([node], lambda each: (value for value in _operands(each) if places[value] > last))}
 
 
 def _before_next(nodes: Sequence[Node], place: int) -> int:

@@ -10,7 +10,10 @@ from the backward part into the forward part.
 
 from __future__ import annotations
 
-from mspc.ir.graph import Graph, Node, Value, Worklist, element_types
+from collections.abc import Iterable
+
+from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.iterative import reached
 from mspc.passes.base import Pass
 
 SMALL = 1 << 20
@@ -23,12 +26,12 @@ class ReadEarly(Pass):
     def run(self, graph: Graph) -> bool:
         # Nodes that make values for the host, and those that they wait for, as far as they may move.
         own = set(graph.nodes)
-        waiting = Worklist(node.inputs[i] for node in graph.nodes for i in node.op.host_reads)
-        wanted: set[Node] = set()
-        for value in waiting:
-            if isinstance(value, Node) and value in own and _moves(value):
-                wanted.add(value)
-                waiting.add(value.inputs)
+
+        def wait(values: Iterable[Value]) -> list[Node]:
+            return [value for value in values if isinstance(value, Node) and value in own and _moves(value)]
+
+        read = wait(node.inputs[i] for node in graph.nodes for i in node.op.host_reads)
+        wanted = {*reached(read, lambda node: wait(node.inputs))}
         if not wanted:
             return False
         behind: list[list[Node]] = [[] for _ in range(len(graph.nodes) + 1)]

@@ -17,7 +17,7 @@ def test_matrix_product_reduces_its_inner_factor() -> None:
 
 
 def test_dimension_of_two_factors() -> None:
-    rule = parse_rule("(a b) c -> a (b c)", [(64, 32)], sizes={"b": 2})
+    rule = parse_rule("(a b=2) c -> a (b c)", [(64, 32)])
     assert rule.output_shapes() == ((32, 64),)
     assert str(rule) == "(a b) c -> a (b c)"
 

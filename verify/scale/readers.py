@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, Worklist
 from mspc.ir.iterative import reached
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Elementwise
@@ -258,14 +258,9 @@ def named_by(node: Node, readers: Readers) -> tuple[list[tuple[Node, Dim]], bool
     """(The dimensions that a node names places along, a TopK by its second result, each of a node; whether these are
     all)."""
     found: list[tuple[Node, Dim]] = []
-    waiting = [each for each in readers.of(node) if _takes(each, 1)] if isinstance(node.op, TopK) else [node]
+    values = Worklist([each for each in readers.of(node) if _takes(each, 1)] if isinstance(node.op, TopK) else [node])
     are_all = all(isinstance(each, Node) and isinstance(each.op, TupleGetItem) for each in readers.of(node))
-    seen: set[Value] = set()
-    while waiting:
-        value = waiting.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+    for value in values:
         for reader in readers.of(value):
             if not isinstance(reader, Node):
                 are_all = False
@@ -278,9 +273,9 @@ def named_by(node: Node, readers: Readers) -> tuple[list[tuple[Node, Dim]], bool
             elif isinstance(op, GatherDGrad) and value in reader.inputs[:-1]:
                 found.append((reader, Dim(True, 0, op.dim % len(reader.shape))))
             elif op.name in SORTS:
-                waiting += [each for each in readers.of(reader) if _takes(each, 0)]
+                values.add(each for each in readers.of(reader) if _takes(each, 0))
             elif all(isinstance(own, HANDED_ON) or own.reshapes for own in lines_of(op)):
-                waiting.append(reader)
+                values.add([reader])
             else:
                 are_all = False
     return found, are_all
