@@ -31,7 +31,7 @@ from mspc.ops.convolution.window import (
     taps,
     windows,
 )
-from mspc.ops.cpu.blocks import in_rows
+from mspc.ops.cpu.blocks import in_blocks
 from mspc.ops.cuda.windows import launch_max, launch_max_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, Sample, sample
@@ -48,15 +48,17 @@ def _rows(x: Any) -> Any:
 def combined(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int], neutral: float, combine: Any) -> Any:
     """Return the values in the window of every position, combined from `neutral` on."""
     out = xp.empty((*x.shape[:2], *counts), x.dtype)
+    images, results = _rows(x), _rows(out)
 
-    def work(found: Any, _: Any, image: Any) -> None:
+    def work(rows: slice) -> None:
+        image, found = images[rows], results[rows]
         found[...] = neutral
         for place in taps(along):
             inside, looked = met(along, place, x.shape[2:], counts)
             target = found[(slice(None), *inside)]
             combine(target, image[(slice(None), *looked)], out=target)
 
-    in_rows(xp, work, (_rows(out),), [_rows(x)])
+    in_blocks(xp, len(results), out.size, work)
     return out
 
 
@@ -65,15 +67,17 @@ def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) 
     containing it."""
     out = xp.empty((*dout.shape[:2], *lengths), dout.dtype)
     counts = dout.shape[2:]
+    gradients, results = _rows(dout), _rows(out)
 
-    def work(found: Any, _: Any, gradient: Any) -> None:
+    def work(rows: slice) -> None:
+        gradient, found = gradients[rows], results[rows]
         found[...] = 0
         for place in taps(along):
             inside, looked = met(along, place, lengths, counts)
             target = found[(slice(None), *looked)]
             xp.add(target, gradient[(slice(None), *inside)], out=target)
 
-    in_rows(xp, work, (_rows(out),), [_rows(dout)])
+    in_blocks(xp, len(results), out.size, work)
     return out
 
 
@@ -223,7 +227,10 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
         along, counts = self.exact(x.shape[2:]), out.shape[2:]
         found = xp.empty(x.shape, dout.dtype)
 
-        def work(total: Any, _: Any, image: Any, best: Any, gradient: Any) -> None:
+        arrays = [_rows(array) for array in (found, x, out, dout)]
+
+        def work(rows: slice) -> None:
+            total, image, best, gradient = (array[rows] for array in arrays)
             total[...] = 0
             free = xp.ones(best.shape, bool)
             missing = xp.isnan(best)
@@ -240,7 +247,7 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
                 target = total[(slice(None), *looked)]
                 xp.add(target, gradient[chosen] * here, out=target)
 
-        in_rows(xp, work, (_rows(found),), [_rows(x), _rows(out), _rows(dout)])
+        in_blocks(xp, len(arrays[0]), found.size, work)
         return found
 
 

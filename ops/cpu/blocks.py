@@ -84,34 +84,17 @@ would make calls one after the other: on two, BatchNorm takes a quarter less tha
 SHARED = 1 << 18
 """Elements from which a second thread is worth waking (some 20 us)."""
 
-Work = Callable[..., None]
-"""`work(out, scratch, *operands)`: fills `out`, a block of rows, from the operands' same rows. It may read `out`
-only after writing it, and must read every operand before its first write to `out`, which may be an operand."""
 
-
-def in_rows(xp: Any, work: Work, out: Sequence[Any], operands: Sequence[Any], scratch: int = 0) -> None:
-    """Fill the arrays `out` block by block. xp: NumPy, or another array module, for which all rows are one block. out:
-    contiguous arrays with equally many rows (their first dimension); the first one determines the block size. operands:
-    arrays with as many rows. scratch: number of arrays shaped like a block of `out[0]` that `work` needs."""
-    first = out[0]
-    rows = first.shape[0]
-    if not rows or not first.size:
-        return
-    step = rows if xp is not np else max(1, BLOCK * rows // first.size)
-    arrays = (*out, *operands)
-    count = len(out)
+def in_blocks(xp: Any, rows: int, size: int, work: Callable[[slice], None]) -> None:
+    """Call `work(rows)` for cache-sized blocks that cover all `rows`. xp: NumPy, or another array module, for which all
+    rows are one block. size: elements of all rows."""
+    step = max(1, BLOCK * rows // max(size, 1)) if xp is np else max(rows, 1)
 
     def part(begin: int, end: int) -> None:
-        size = min(step, end - begin)
-        spare = [xp.empty((size, *first.shape[1:]), first.dtype) for _ in range(scratch)]
         for start in range(begin, end, step):
-            stop = min(start + step, end)
-            block = [array[start:stop] for array in arrays]
-            if stop - start < size:
-                spare = [array[: stop - start] for array in spare]
-            work(block[:count] if count > 1 else block[0], spare, *block[count:])
+            work(slice(start, min(start + step, end)))
 
-    shared_out(xp, rows, step, first.size, part)
+    shared_out(xp, rows, step, size, part)
 
 
 def shared_out(xp: Any, rows: int, step: int, size: int, part: Callable[[int, int], None]) -> None:

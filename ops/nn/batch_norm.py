@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from mspc.ops import gpu
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, items
-from mspc.ops.cpu.blocks import BLOCK, SHARED, in_parallel, thread_count
+from mspc.ops.cpu.blocks import in_blocks
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.memory_order import MemoryOrder, Reordered
@@ -39,34 +38,10 @@ from mspc.sharding.rules import factor_names
 LONG = 4096
 """Elements of a channel in one image from which a row is worth a loop of its own."""
 
-Work = Callable[..., None]
-"""`work(channels, *scratch)`: scratch are contiguous arrays [batch, channels, elements] for these channels, which are
-faster to process than the images."""
-
 
 def by_channel(x: Any) -> Any:
     """Return x as [batch, channels, elements]."""
     return x.reshape(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
-
-
-def in_channels(xp: Any, images: Any, work: Work, scratch: int = 0) -> None:
-    """Process all channels of the images in cache-sized groups. scratch: arrays of a group."""
-    batch, channels, elements = images.shape
-    step = max(1, BLOCK // max(batch * elements, 1)) if xp is np else max(channels, 1)
-
-    def part(begin: int, end: int) -> None:
-        spare = [xp.empty(batch * min(step, end - begin) * elements, images.dtype) for _ in range(scratch)]
-        for first in range(begin, end, step):
-            stop = min(first + step, end)
-            size = batch * (stop - first) * elements
-            work(slice(first, stop), *(array[:size].reshape(batch, stop - first, elements) for array in spare))
-
-    threads = min(thread_count(), -(-channels // step)) if xp is np and images.size >= SHARED else 1
-    if threads <= 1:
-        part(0, channels)
-        return
-    share = -(-channels // threads // step) * step
-    in_parallel([functools.partial(part, i, min(i + share, channels)) for i in range(0, channels, share)])
 
 
 def _along(xp: Any, values: Any, images: Any) -> Any:
@@ -102,13 +77,13 @@ def channel_statistics(xp: Any, x: Any) -> Any:
     out = xp.empty((1, 2, images.shape[1]), x.dtype)
     mean, variance = out[0]
 
-    def work(chosen: slice, scratch: Any) -> None:
+    def work(chosen: slice) -> None:
         some = images[:, chosen]
         mean[chosen] = _over(xp, _sum(some), count)
-        xp.subtract(some, _along(xp, mean[chosen], images), out=scratch)
-        variance[chosen] = _over(xp, _product_sum(xp, scratch, scratch), count)
+        apart = some - _along(xp, mean[chosen], images)
+        variance[chosen] = _over(xp, _product_sum(xp, apart, apart), count)
 
-    in_channels(xp, images, work, scratch=1)
+    in_blocks(xp, images.shape[1], images.size, work)
     return out
 
 
@@ -129,12 +104,12 @@ def normalised(
     results = by_channel(out)
     factor = gamma * _inverse(xp, variance, epsilon)
 
-    def work(chosen: slice, apart: Any) -> None:
-        xp.subtract(images[:, chosen], _along(xp, mean[chosen], images), out=apart)
+    def work(chosen: slice) -> None:
+        apart = images[:, chosen] - _along(xp, mean[chosen], images)
         apart *= _along(xp, factor[chosen], images)
         xp.add(apart, _along(xp, beta[chosen], images), out=results[:, chosen])
 
-    in_channels(xp, images, work, scratch=1)
+    in_blocks(xp, images.shape[1], images.size, work)
     return out
 
 
@@ -145,15 +120,15 @@ def normalised_by_own(xp: Any, x: Any, epsilon: float, gamma: Any, beta: Any, ou
     results, count = by_channel(out), math.prod(x.shape) // max(x.shape[1], 1)
     mean, variance = xp.empty(x.shape[1:2], x.dtype), xp.empty(x.shape[1:2], x.dtype)
 
-    def work(chosen: slice, apart: Any) -> None:
+    def work(chosen: slice) -> None:
         some = images[:, chosen]
         mean[chosen] = _over(xp, _sum(some), count)
-        xp.subtract(some, _along(xp, mean[chosen], images), out=apart)
+        apart = some - _along(xp, mean[chosen], images)
         variance[chosen] = _over(xp, _product_sum(xp, apart, apart), count)
         apart *= _along(xp, gamma[chosen] * _inverse(xp, variance[chosen], epsilon), images)
         xp.add(apart, _along(xp, beta[chosen], images), out=results[:, chosen])
 
-    in_channels(xp, images, work, scratch=1)
+    in_blocks(xp, images.shape[1], images.size, work)
     return out, mean, variance
 
 
@@ -173,12 +148,12 @@ def gradient_sums(xp: Any, dout: Any, x: Any, mean: Any, variance: Any, epsilon:
     inverse = _inverse(xp, variance, epsilon)
     dgamma, dbeta = (xp.empty(x.shape[1:2], inverse.dtype) for _ in range(2))
 
-    def work(chosen: slice, apart: Any) -> None:
-        xp.subtract(images[:, chosen], _along(xp, mean[chosen], images), out=apart)
+    def work(chosen: slice) -> None:
+        apart = images[:, chosen] - _along(xp, mean[chosen], images)
         dgamma[chosen] = _product_sum(xp, apart, rows[:, chosen]) * inverse[chosen]
         dbeta[chosen] = _sum(rows[:, chosen])
 
-    in_channels(xp, images, work, scratch=1)
+    in_blocks(xp, images.shape[1], images.size, work)
     return dgamma, dbeta
 
 
@@ -192,19 +167,19 @@ def gradient_input(
     results, inverse = by_channel(out), _inverse(xp, variance, epsilon)
     factor, shares = gamma * inverse, [_over(xp, value, count) for value in sums]
 
-    def work(chosen: slice, apart: Any) -> None:
+    def work(chosen: slice) -> None:
         scale = _along(xp, factor[chosen], images)
         if not shares:
             xp.multiply(rows[:, chosen], scale, out=results[:, chosen])
             return
         dgamma, dbeta = (share[chosen] for share in shares)
-        xp.subtract(images[:, chosen], _along(xp, mean[chosen], images), out=apart)
+        apart = images[:, chosen] - _along(xp, mean[chosen], images)
         apart *= _along(xp, -inverse[chosen] * dgamma, images)
         apart += rows[:, chosen]
         apart -= _along(xp, dbeta, images)
         xp.multiply(apart, scale, out=results[:, chosen])
 
-    in_channels(xp, images, work, scratch=1)
+    in_blocks(xp, images.shape[1], images.size, work)
     return out
 
 
@@ -219,9 +194,9 @@ def own_gradients(
     count = math.prod(x.shape) // max(x.shape[1], 1)
     dgamma, dbeta = (xp.empty(x.shape[1:2], inverse.dtype) for _ in range(2))
 
-    def work(chosen: slice, apart: Any) -> None:
+    def work(chosen: slice) -> None:
         some = rows[:, chosen]
-        xp.subtract(images[:, chosen], _along(xp, mean[chosen], images), out=apart)
+        apart = images[:, chosen] - _along(xp, mean[chosen], images)
         dgamma[chosen] = _product_sum(xp, apart, some) * inverse[chosen]
         dbeta[chosen] = _sum(some)
         apart *= _along(xp, -inverse[chosen] * _over(xp, dgamma[chosen], count), images)
@@ -229,7 +204,7 @@ def own_gradients(
         apart -= _along(xp, _over(xp, dbeta[chosen], count), images)
         xp.multiply(apart, _along(xp, gamma[chosen] * inverse[chosen], images), out=results[:, chosen])
 
-    in_channels(xp, images, work, scratch=1)
+    in_blocks(xp, images.shape[1], images.size, work)
     return out, dgamma, dbeta
 
 
@@ -299,7 +274,7 @@ class ChannelMean(BatchNormStep):
         def work(chosen: slice) -> None:
             out[chosen] = _over(xp, _sum(images[:, chosen]), self.count)
 
-        in_channels(xp, images, work)
+        in_blocks(xp, images.shape[1], images.size, work)
         return out
 
 
@@ -313,11 +288,11 @@ class ChannelVariance(BatchNormStep):
         images = by_channel(x)
         out = xp.empty(x.shape[1:2], x.dtype)
 
-        def work(chosen: slice, scratch: Any) -> None:
-            xp.subtract(images[:, chosen], _along(xp, mean[chosen].astype(x.dtype, copy=False), images), out=scratch)
-            out[chosen] = _over(xp, _product_sum(xp, scratch, scratch), self.count)
+        def work(chosen: slice) -> None:
+            apart = images[:, chosen] - _along(xp, mean[chosen].astype(x.dtype, copy=False), images)
+            out[chosen] = _over(xp, _product_sum(xp, apart, apart), self.count)
 
-        in_channels(xp, images, work, scratch=1)
+        in_blocks(xp, images.shape[1], images.size, work)
         return out
 
 

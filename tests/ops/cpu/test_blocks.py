@@ -260,11 +260,11 @@ def test_errors_of_a_thread_reach_the_caller(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(fused, "SHARED", 256)
     monkeypatch.setattr(fused, "thread_count", lambda: 3)
 
-    def work(out: Any, _: Any) -> None:
+    def work(rows: slice) -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        fused.in_rows(np, work, (np.zeros((64, 64)),), ())
+        fused.in_blocks(np, 64, 64 * 64, work)
 
 
 @pytest.mark.parametrize(("variable", "count"), [("OPENBLAS_NUM_THREADS", 3), ("OMP_NUM_THREADS", 1)])

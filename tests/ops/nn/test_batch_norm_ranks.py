@@ -11,7 +11,7 @@ import pytest
 
 from mspc import MspcError, Parameter, Tensor, nn, ops
 from mspc.ops.collective.collectives import AllGather, AllReduce
-from mspc.ops.nn import batch_norm
+from mspc.ops.cpu import blocks
 from mspc.ops.nn.batch_norm import BatchNorm, normalised_by_own, own_gradients
 from tests.graphs import FLOAT64, Builder, Graph, Layout, RankPlacement, TensorType, Value, element_types
 from tests.mindspore_api.nn.training import Training
@@ -87,7 +87,7 @@ def test_blocks(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None
     expected = formula(x, gamma, beta, dout)
     found: list[list[Any]] = []
     for threads in (1, 3):
-        monkeypatch.setattr(batch_norm, "thread_count", lambda threads=threads: threads)
+        monkeypatch.setattr(blocks, "thread_count", lambda threads=threads: threads)
         y, mean, variance = normalised_by_own(np, x, EPSILON, gamma, beta)
         gradients = own_gradients(np, dout, x, gamma, mean, variance, EPSILON)
         found.append([y, mean, variance, *gradients])
