@@ -19,7 +19,7 @@ from mspc.commands.options import is_capture
 from mspc.commands.report.tables import print_line
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall, capture_network
-from mspc.ir.diagnostics import MspcError, listed
+from mspc.ir.diagnostics import MspcError, shown_ranks
 from mspc.ir.files.tensors import StoredTensor
 from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
@@ -168,15 +168,4 @@ def capture_script(
         folder.commit()
     print_line(f"captured {ranks} rank{'s' * (ranks > 1)} in {out}")
     for kind in kinds:
-        print_line(f"  traced rank {kind.traced}, which is of one kind with {_shown(kind.ranks)}")
-
-
-def _shown(ranks: Sequence[int]) -> str:
-    """Return ascending ranks as `rank 3` or `ranks 0-3, 8-11`."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1][1:] = [rank]
-        else:
-            parts.append([rank])
-    return f"rank{'s' * (len(ranks) > 1)} {listed(['-'.join(map(str, part)) for part in parts], 8)}"
+        print_line(f"  traced rank {kind.traced}, which is of one kind with {shown_ranks(kind.ranks)}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, write_report
+from mspc.ir.diagnostics import shown_ranks
 from mspc.ir.files.atomic_writing import check_writable
 from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.alignment import HangCause
@@ -18,7 +19,6 @@ from mspc.runtime.faults.call_log import planned_call
 from mspc.runtime.faults.culprits import BlockedRank, Hang, explain, with_all_calls
 from mspc.runtime.faults.formats.reading import read_records
 from mspc.runtime.faults.recorded_calls import Record, RecordedCall, world_of
-from mspc.runtime.faults.stopped import shown_ranks
 from mspc.runtime.program import PROGRAM, load_program
 
 MAX_WAITS = 12

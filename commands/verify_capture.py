@@ -19,7 +19,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
 from mspc.compiler.rank_graphs import copied
 from mspc.engine.capture import capture_network
-from mspc.ir.diagnostics import ExecutionError, Frames, Location, MspcError
+from mspc.ir.diagnostics import ExecutionError, Frames, Location, MspcError, ranks_listed
 from mspc.ir.graph import Constant, Graph, Node, OpLike, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
@@ -32,7 +32,6 @@ from mspc.output.dumps import first_values
 from mspc.readers.pytorch import placed
 from mspc.readers.pytorch.captured_kinds import GROUPS
 from mspc.readers.pytorch.exported_program import NodeResult, ProgramInput, ProgramOutput, names_in
-from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.precision import rounded_sums
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.verification import plain_graph
@@ -111,7 +110,7 @@ def check_precision(programs: ToProve) -> None:
         for place, node in rounded_sums(programs.one, kind.graph, gradients):
             op: Any = node.op
             raise ExecutionError(
-                f"the gradient of {programs.results[place][1]} is added up over {ranks_in_words(op.members)} in "
+                f"the gradient of {programs.results[place][1]} is added up over {ranks_listed(op.members)} in "
                 f"{node.inputs[0].tensor_type.dtype.name}, and one device computes it in Float32",
                 frames=node.frames,
             )

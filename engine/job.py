@@ -24,7 +24,7 @@ from mspc.engine.ranks.environment import (
     session_folder,
 )
 from mspc.engine.script import ScriptError
-from mspc.ir.diagnostics import ExecutionError, MspcError, ranks_listed
+from mspc.ir.diagnostics import ExecutionError, MspcError, ranks_listed, shown_ranks
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import Type
@@ -38,7 +38,6 @@ from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.device_choice import DeviceOptions, Hardware
 from mspc.runtime.faults.record import StoppedByOther
 from mspc.runtime.faults.recorded_calls import RankEnd
-from mspc.runtime.faults.stopped import shown_ranks
 
 
 @dataclass

@@ -66,6 +66,17 @@ def ranks_listed(ranks: Sequence[int], most: int = 16) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {listed(ranks, most)}"
 
 
+def shown_ranks(ranks: Sequence[int]) -> str:
+    """Return ascending ranks as `rank 3` or `ranks 0-3, 8-11`."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return f"rank{'s' * (len(ranks) > 1)} {listed(['-'.join(map(str, part)) for part in parts])}"
+
+
 PRINTED_BITS = 256
 """Longest integer that messages spell out."""
 

@@ -9,10 +9,9 @@ from typing import Any
 from mspc.commands.report.tables import TextTable, alike, print_line, print_table, write_report
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.report.verification import print_untaken
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, ranks_listed
 from mspc.ir.graph import Node
 from mspc.ops.control.structural import label_of_result
-from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.compared import Compared
 from mspc.verify.scale.proof import STEPS, ScaleProof
 from mspc.verify.scale.rank_kinds import RankKind
@@ -97,7 +96,7 @@ def first_wrong(found: ScaleProof) -> list[str]:
         return said
     cell = first.node.scope.removeprefix("Default").lstrip("/")
     label = label_of_result(first.node) + f" in {cell}" * bool(cell)
-    said.append(f"the first wrong value is that of {label} on {ranks_in_words(first.ranks)}")
+    said.append(f"the first wrong value is that of {label} on {ranks_listed(first.ranks)}")
     said += [first.equals] * bool(first.equals)
     if name := _only_wrong(found):
         said.append(f"of all parameters it makes {name} wrong first")

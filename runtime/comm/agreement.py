@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError, ranks_listed
+from mspc.ir.diagnostics import MspcError, ranks_listed, shown_ranks
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import NeighborExchange
@@ -20,7 +20,6 @@ from mspc.ops.tensor.moving import Concat
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Communicator, fingerprint
 from mspc.runtime.faults.record import StoppedByOther
-from mspc.runtime.faults.stopped import shown_ranks
 
 
 def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:

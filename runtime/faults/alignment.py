@@ -96,6 +96,12 @@ class _Program(NamedTuple):
         first, last = max(self.start, start), min(self.start + len(self.tokens), start + len(tokens))
         return self.tokens[first - self.start : last - self.start], tokens[first - start : last - start]
 
+    def joined(self, other: _Program) -> _Program:
+        """Return the calls and ranks of both, which agree in the calls that both have."""
+        one, two = sorted((self, other), key=lambda each: (not each.tokens, each.start))
+        rest = two.tokens[max(one.start + len(one.tokens) - two.start, 0) :]
+        return _Program(one.start, (*one.tokens, *rest), [*self.ranks, *other.ranks])
+
 
 def clusters(records: Sequence[Record], sequences: Mapping[int, Sequence[Token]]) -> list[list[int]]:
     """Return lists of ranks that run the same program. Ranks agree in all calls that both have, but one rank alone may
@@ -106,12 +112,8 @@ def clusters(records: Sequence[Record], sequences: Mapping[int, Sequence[Token]]
     found: list[_Program] = []
     for (start, tokens), ranks in sorted(alike.items(), key=lambda item: (-len(item[1]), item[1])):
         single = _Program(start, tokens, ranks)
-        for program in found:
-            if _is_equal(program, single):
-                program.ranks.extend(ranks)
-                break
-        else:
-            found.append(single)
+        at = next((i for i, program in enumerate(found) if _is_equal(program, single)), len(found))
+        found[at:] = [found[at].joined(single) if at < len(found) else single, *found[at + 1 :]]
     merged: list[_Program] = []
     for program in sorted(found, key=lambda each: (-len(each.ranks), each.ranks)):
         near = [(_agreement(each, program), each) for each in merged] if len(program.ranks) == 1 else []
@@ -139,9 +141,8 @@ def _agreement(program: _Program, single: _Program) -> int:
     its, mine = program.shared(single.start, single.tokens)
     if len(its) < min(MIN_OVERLAP, len(single.tokens), len(program.tokens)):
         return 0
-    if not _several(its) <= {*single.tokens} or not _several(mine) <= {*program.tokens}:
-        return 0
-    if 2 * sum((Counter(its) & Counter(mine)).values()) < len(its):
+    is_own = _several(its) <= {*single.tokens} and _several(mine) <= {*program.tokens}
+    if not is_own or 2 * sum((Counter(its) & Counter(mine)).values()) < len(its):
         return 0
     return next((i for i, (a, b) in enumerate(zip(its, mine, strict=True)) if a != b), len(its))
 
@@ -202,12 +203,9 @@ class Alignment:
     def _sharing(self, rank: int, index: int, ranks: Sequence[int]) -> int:
         """Return how many ranks with other programs have issued a collective of a rank, in its group."""
         at = index - self.records[rank].dropped
-        call = self.records[rank].calls[at] if 0 <= at < len(self.sequences[rank]) else None
-        if call is None or call.is_message:
+        if not 0 <= at < len(self.sequences[rank]):
             return 0
-        own = call.group, call.number, call.kind, call.place
-        others = (record.calls for each, record in self.records.items() if each not in ranks)
-        return sum(any((c.group, c.number, c.kind, c.place) == own for c in calls) for calls in others)
+        return sharing(self.records[rank].calls[at], [r for each, r in self.records.items() if each not in ranks])
 
     def following(self, rank: int) -> RecordedCall | None:
         """Return the call after the last one of a rank, from the rank with its program that has come furthest."""
@@ -242,14 +240,19 @@ class Alignment:
 
     def is_in_step(self) -> bool:
         """Return whether each rank has earlier gone on after its last call, and never with the first call of a step. If
-        the first step is unknown, it has always gone on with a later line, but a step begins with an earlier one."""
+        the first step is unknown, a call from the line of the one before it begins no step, nor does one from a later
+        line than another call that repeats."""
         for rank, tokens in self.sequences.items():
             first, period = self._steps(rank, len(tokens))
-            calls = self.records[rank].calls
+            calls, several = self.records[rank].calls, _several(tokens)
             after = [i + 1 for i, token in enumerate(tokens[:-1]) if token == tokens[-1]]
-            if any(tokens[i] == tokens[first] for i in after) if period else len(after) < 2:
-                return False
-            if not period and not all(_is_later(calls[i].stack, calls[-1].stack) for i in after):
+            if period or len(after) < 2:
+                is_over = not period or any(tokens[i] == tokens[first] for i in after)
+            else:
+                stacks = {call.stack for call, token in zip(calls, tokens, strict=True) if token in several}
+                following = {calls[i].stack for i in after} - ({calls[-1].stack} if len(stacks) > 1 else set())
+                is_over = not all(any(_is_later(stack, each) for each in stacks) for stack in following)
+            if is_over:
                 return False
         return bool(self.sequences)
 
@@ -325,6 +328,13 @@ class Alignment:
         for history in [*histories][:MAX_HISTORIES]:
             best = max(best, longest_run(tokens, at, history)[0])
         return best
+
+
+def sharing(call: RecordedCall, records: Sequence[Record]) -> int:
+    """Return how many records have another call that is the same collective in the same group."""
+    own = call.group, call.number, call.kind, call.place
+    have = (any((c.group, c.number, c.kind, c.place) == own and c is not call for c in each.calls) for each in records)
+    return 0 if call.is_message else sum(have)
 
 
 def _is_odd(values: Sequence[Any], value: Any) -> bool:

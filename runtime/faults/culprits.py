@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 from mspc.runtime.faults.alignment import (
@@ -26,9 +26,10 @@ from mspc.runtime.faults.alignment import (
     beside_program,
     difference,
     is_repeated,
+    sharing,
 )
 from mspc.runtime.faults.formats.reading import read_record_file
-from mspc.runtime.faults.late_ranks import late_ranks
+from mspc.runtime.faults.late_ranks import Arrivals, late_ranks
 from mspc.runtime.faults.message_waits import MessageProgress, message_progress, partner
 from mspc.runtime.faults.recorded_calls import RankEnd, Record, RecordedCall, last_numbers, world_of
 
@@ -312,12 +313,9 @@ class _State:
 
     def is_shared(self, call: RecordedCall | None) -> bool:
         """Return whether another member of a call's group has issued the same one."""
-        if call is None or call.is_message:
-            return False
-        own = call.group, call.number, call.kind, call.place
-        others = (self.records[rank] for rank in self.members.get(call.group, ()) if rank in self.records)
-        here = (each for other in others for each in other.calls if each is not call)
-        return any((each.group, each.number, each.kind, each.place) == own for each in here)
+        members = self.members.get(call.group, ()) if call is not None else ()
+        others = [self.records[rank] for rank in members if rank in self.records]
+        return call is not None and sharing(call, others) > 0
 
     def _wait(self, record: Record) -> BlockedRank | None:
         call = self.pending[record.rank]
@@ -418,6 +416,9 @@ class _State:
             calls = [*filter(None, self.pending.values())]
             lost = self.missing if calls and not self._has_ended() else ()
             return [HangCause(rank, LOST, calls[0], certain=1 / len(lost)) for rank in lost]
+        doubled = self._doubled()
+        if doubled and len(blocked) == 1 < len(weights) and not self.is_sure and self._is_early(doubled[0].rank):
+            return doubled
         known = [rank for rank in weights if rank in self.records and not self._is_leaving(rank)]
         named = known if known and self.is_sure else [*weights]
         if progress is not None:
@@ -427,16 +428,14 @@ class _State:
                     weights[other], awaited[other] = weights[rank], awaited[rank]
                     named.append(other)
             explaining = [rank for rank in named if progress.explains(rank, free)]
-            if not explaining and (doubled := self._doubled()):
+            if not explaining and doubled:
                 return doubled
             named = explaining or named
 
         def likely(rank: int) -> tuple[bool, bool, int, float, bool, int]:
-            # One rank has stopped; the members of a group of which none has gone on wait for messages. A rank without
-            # a record has most probably ended, if several ranks explain the waits of the others.
-            is_known, is_alone = rank in self.records, (rank,) in behinds
-            is_later = is_known and (is_alone or progress is not None)
-            return not is_alone, is_later, awaited[rank].since, -weights[rank], not is_known, rank
+            # One rank has stopped, and others have waited for it first; other ranks that are awaited wait for messages.
+            known, since = rank in self.records, awaited[rank].since
+            return (rank,) not in behinds, known and progress is not None, since, -weights[rank], not known, rank
 
         named.sort(key=likely)
         if not self._has_states and named[0] not in self.records:
@@ -466,6 +465,16 @@ class _State:
             HangCause(wait.rank, "doubled", wait.call) for wait, before in pairs
             if before and is_repeated(wait.call, before[-1]) and wait.call.place == before[-1].place
         ]  # fmt: skip
+
+    def _is_early(self, rank: int) -> bool:
+        """Return whether a rank has issued its last call sooner than ever after another one from the same line: it has
+        done nothing between both."""
+        calls, arrivals = self.records[rank].calls, Arrivals(self.records, {})
+        *gaps, last = [
+            call.created - arrivals.ready(before) for before, call in pairwise(calls)
+            if (before.kind, before.stack) == (call.kind, call.stack) == (calls[-1].kind, calls[-1].stack)
+        ]  # fmt: skip
+        return not gaps or 2 * last < min(gaps)
 
     def met_another(self, cause: HangCause) -> RecordedCall | None:
         """Return the first call after a fault that is over, and can have met another collective of its group."""
@@ -525,8 +534,8 @@ def _signature(call: RecordedCall) -> tuple[object, ...]:
 
 
 def _members(records: Sequence[Record], world: int) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each group: as recorded, or else those that have calls in it, and all for calls of all. If
-    one rank has no record, it is in the groups that have fewer callers than others at the same lines."""
+    """Return the ranks of each group: as recorded, or else those that have calls in it, and all for calls of all. Ranks
+    without a record are in the group that has as many callers less than others at a line, if it is the only one."""
     found: dict[str, tuple[int, ...]] = {}
     callers: dict[str, set[int]] = defaultdict(set)
     lines: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
@@ -541,9 +550,8 @@ def _members(records: Sequence[Record], world: int) -> dict[str, tuple[int, ...]
     for groups in lines.values():
         usual = max(len(callers[name] - missing) for name in groups)
         fewer = [name for name in groups if len(callers[name] - missing) < usual]
-        if len(missing) == 1 or (len(fewer) == 1 and usual - len(callers[fewer[0]] - missing) == len(missing)):
-            for name in fewer:
-                callers[name] |= missing
+        if len(fewer) == 1 and usual - len(callers[fewer[0]] - missing) == len(missing):
+            callers[fewer[0]] |= missing
     for name, ranks in callers.items():
         if 1 < len(records) == len(ranks):  # the group of all ranks
             callers[name] = ranks | missing

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from heapq import nlargest
-from itertools import pairwise, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 from mspc.runtime.faults.recorded_calls import Record, RecordedCall
@@ -27,7 +28,7 @@ class LateRank(NamedTuple):
     call: RecordedCall
 
 
-class _Arrivals:
+class Arrivals:
     """The (time, rank, call) of the members of each collective, and the first time at which one goes on."""
 
     def __init__(self, records: Mapping[int, Record], absent: Mapping[str, int]) -> None:
@@ -44,12 +45,20 @@ class _Arrivals:
                 if moment and (key not in self.resumed or moment < self.resumed[key][0]):
                     self.resumed[key] = moment, call
         self.last = {key: max(here)[0] for key, here in self.came.items()}
+        calls = [call for record in records.values() for call in record.calls if call.ended]
+        self._spans = sorted((call.created, call.ended) for call in calls)
+        self._ends = [*accumulate((ended for _, ended in self._spans), max)]
 
     def lag(self, call: RecordedCall) -> int | None:
         """Return how long after the last other member of its group a rank has issued a call; None if no other one has
         a record of it, or it is a message."""
         here = self.came.get((call.group, call.number), ())
         return None if call.is_message or len(here) < 2 else call.created - nlargest(2, here)[1][0]
+
+    def is_awaited(self, moment: int, least: int) -> bool:
+        """Return whether a rank has been in a call for so long at a moment, if records have ends of calls."""
+        at = bisect_right(self._spans, (moment - least + 1,)) - 1
+        return not self._spans or (at >= 0 and self._ends[at] >= moment)
 
     def ready(self, call: RecordedCall) -> int:
         """Return the time from which on the rank of a call could go on."""
@@ -70,7 +79,7 @@ def late_ranks(
     without a record is late if all members of a group with a record go on long after the last of them has come.
     """
     absent = {name: found[0] for name, ranks in members.items() if len(found := [*{*missing} & {*ranks}]) == 1}
-    arrivals = _Arrivals(records, absent)
+    arrivals = Arrivals(records, absent)
     delays: list[int] = []
     pauses: list[tuple[int, int, RecordedCall, RecordedCall]] = []
     for record in records.values():
@@ -83,7 +92,7 @@ def late_ranks(
         return []
     least = max(SLOW, SLOW_FACTOR * sorted(delays)[len(delays) // 2])
     # Others wait from the last of them on: a common reason, as a message, or a pause of all, makes none of them slow.
-    pauses = [each for each in pauses if each[0] >= least]
+    pauses = [each for each in pauses if each[0] >= least and arrivals.is_awaited(each[3].created, least)]
     lags = {call: arrivals.lag(call) for *_, call in pauses}
     common = {call.place for call, lag in lags.items() if lag is not None and lag < least}
     idle = [
@@ -108,7 +117,7 @@ def late_ranks(
         # In several groups, and all: all ranks pause after one line, to save parameters, as if it were late there.
         first = min(call.created for _, call in found[rank])
         met = {key[0] for key, (moment, _) in arrivals.resumed.items() if absent.get(key[0]) == rank and moment > first}
-        return met <= late_in and len(met) > 1
+        return met <= late_in and (len(met) > 1 or all(call.ended for _, call in found[rank]))
 
     often = [rank for rank in sorted(found) if len(found[rank]) >= REPEATED]
     most = nlargest(2, (len(found[rank]) for rank in often if rank in records))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mspc.ir.diagnostics import shown_ranks
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
@@ -250,15 +251,6 @@ class Stalled:
         marks = [unpacked(record[MARK]) for record in self._records if record[STATE] == RUNNING]
         self._said = any(mark is not None and not mark.over for mark in marks)
         return self._said
-
-
-def shown_ranks(ranks: Sequence[int]) -> str:
-    """Return "rank 3", "ranks 0-3" or "ranks 0, 2"."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]}-{ranks[-1]}"
-    return "ranks " + ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
 
 
 def behind(verdict: Verdict, member: int, mark: Mark | None, record: Any, schedule: Schedule) -> str:

@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, shown_ranks
 from mspc.ir.files.atomic_writing import remove_unfinished
 from mspc.ir.graph import Graph
 from mspc.runtime.faults.call_log import FOLDER, VARIABLE, CallLog, remove_records
@@ -67,7 +67,6 @@ from mspc.runtime.faults.stopped import (
     name_of,
     orphaned,
     remove_files_of_job,
-    shown_ranks,
     state_of,
     unpacked,
 )
@@ -418,14 +417,12 @@ class JobWatch:
             for rank in (*gone, *(r for r in range(self.size) if r not in gone and self._is_dead(r))):
                 self._check_state(rank)
             self._write_calls()
-            time.sleep(0.2)
-            remove_unfinished()
-            self._leave(128 + signal.SIGTERM)
-        if signal.SIGINT in numbers:
-            time.sleep(0.5)  # the main thread may be able to end by itself
-            sys.stdout.flush()
-            remove_unfinished()
-            self._leave(128 + signal.SIGINT)
+        for number, seconds in ((signal.SIGTERM, 0.2), (signal.SIGINT, 0.5)):
+            if number in numbers:
+                time.sleep(seconds)  # the main thread may be able to end by itself
+                sys.stdout.flush()
+                remove_unfinished()
+                self._leave(128 + number)
 
     def _check_state(self, rank: int) -> None:
         """End the job if the process of a rank has ended before its work."""

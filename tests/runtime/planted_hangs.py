@@ -393,8 +393,6 @@ STATEMENTS = {
     "recv": "dist.recv(torch.ones(size), peer)",
 }
 """A call of each kind in a script."""
-
-
 MSPC_STATEMENTS = {
     "all_reduce": "ops.AllReduce(group=group)(ones(size))",
     "all_gather_into_tensor": "ops.AllGather(group=group)(ones(size))",
@@ -568,10 +566,6 @@ def as_pytorch_writes(value: Any) -> bytes:
     return b"\x80\x02" + written(value) + b"."
 
 
-def _case(number: int, first: int, with_program: bool) -> Outcome:
-    return outcome(first + number, FAULTS[number % len(FAULTS)], with_program)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300)
@@ -602,7 +596,9 @@ def main() -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         for with_program in {"without": (False,), "with": (True,), "both": (False, True)}[options.program]:
             begin = time.perf_counter()
-            found = list(pool.map(partial(_case, first=options.first, with_program=with_program), range(options.count)))
+            seeds = range(options.first, options.first + options.count)
+            faults = [FAULTS[number % len(FAULTS)] for number in range(options.count)]
+            found = list(pool.map(partial(outcome, with_program=with_program), seeds, faults))
             culprits, lines = (sum(getattr(each, name) for each in found) for name in ("is_culprit", "is_line"))
             three = sum(each.in_three for each in found)
             print(

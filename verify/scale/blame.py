@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ir.diagnostics import ranks_listed
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative, reached
 from mspc.ir.late_dataclass import dataclass
@@ -59,7 +60,6 @@ class ReadOnOne:
 
 FEW = 2
 """Number of nodes in a row that may be others: one that is in the place of one, or moved past it."""
-FEW_RANKS = 6
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _change(kind: RankKind, others: RankKind) -> Odd | None:
             return None
         if second and len(second) > len(first):
             node = given.nodes[second[0]]
-            words = f"{node.label} is run by all like them but {ranks_in_words(kind.ranks)}"
+            words = f"{node.label} is run by all like them but {ranks_listed(kind.ranks)}"
             changes.append(Odd(others, node, kind.ranks, words))
         elif first:
             changes.append(_does(kind, mine.nodes[first[0]]))
@@ -122,13 +122,7 @@ def _change(kind: RankKind, others: RankKind) -> Odd | None:
 
 
 def _does(kind: RankKind, node: Node) -> Odd:
-    return Odd(kind, node, kind.ranks, f"{node.label} is run like this by {ranks_in_words(kind.ranks)} alone")
-
-
-def ranks_in_words(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0, 1, 2, ...`."""
-    few = ", ".join(map(str, ranks[:FEW_RANKS])) + ", ..." * (len(ranks) > FEW_RANKS)
-    return f"rank{'s' * (len(ranks) > 1)} {few}"
+    return Odd(kind, node, kind.ranks, f"{node.label} is run like this by {ranks_listed(kind.ranks)} alone")
 
 
 def _between(first: Sequence[Hashable], second: Sequence[Hashable], begin: int) -> tuple[range, range]:
@@ -281,8 +275,8 @@ def sum_over_others(
             continue
         if not np.allclose(added(read, kind, parts.summed), made, CLOSE, 0):
             op: Any = node.op
-            theirs = ranks_in_words(ranks_along(kind, parts.summed))
-            return f"it adds up over {ranks_in_words(op.members)}, and {value.label} is a part of a sum over {theirs}"
+            theirs = ranks_listed(ranks_along(kind, parts.summed))
+            return f"it adds up over {ranks_listed(op.members)}, and {value.label} is a part of a sum over {theirs}"
     return ""
 
 
@@ -607,11 +601,11 @@ class SumsTaken:
 
 
 def _words(node: Node, value: Value, known: Relation, kind: RankKind) -> str:
-    members = ranks_in_words(node.op.members)  # type: ignore[union-attr]  # a collective's
+    members = ranks_listed(node.op.members)  # type: ignore[union-attr]  # a collective's
     label = value.label if isinstance(value, Node) else value.name
     if not known.summed:
         return f"it adds up over {members}, and {label} is no part of a sum"
-    theirs = ranks_in_words(ranks_along(kind, known.summed))
+    theirs = ranks_listed(ranks_along(kind, known.summed))
     return f"it adds up over {members}, and {label} is a part of a sum over {theirs}"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, ranks_listed
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.iterative import reached
 from mspc.ir.late_dataclass import dataclass
@@ -31,7 +31,6 @@ from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import pieces
-from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.execution import KindRun, KindState, computed
 from mspc.verify.scale.meetings import along_axes
 from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, aligned, axes_of_groups, flat, mapped, on_mesh
@@ -105,9 +104,8 @@ class EditedRun(KindRun):
         if not self._edit.is_at(node) or not isinstance(result, np.ndarray):
             return result
         made = self._edit.make(result, operands)
-        if made is None or made.shape[self.kind.depth :] != result.shape[self.kind.depth :]:
-            raise Useless
-        if np.array_equal(*np.broadcast_arrays(made, result)):
+        fits = made is not None and made.shape[self.kind.depth :] == result.shape[self.kind.depth :]
+        if not fits or np.array_equal(*np.broadcast_arrays(made, result)):
             raise Useless
         return np.array(made)
 
@@ -220,7 +218,7 @@ def _is_float(node: Node) -> bool:
 
 
 def _over(kind: RankKind, axes: Sequence[int]) -> str:
-    return f"over {ranks_in_words(ranks_along(kind, axes))}"
+    return f"over {ranks_listed(ranks_along(kind, axes))}"
 
 
 def _of_collective(kind: RankKind, node: Node) -> Iterator[Edit]:

@@ -110,10 +110,8 @@ def _end_of_traceback(text: str) -> RankEnd:
 
 def _statuses(text: str) -> Iterator[tuple[int, RankEnd]]:
     """Yield the ranks that a launcher reports, and their ends; the last report of a rank counts."""
-    for status, rank in STATUS.findall(text):
+    for status, rank in (*STATUS.findall(text), *((f"-{number}", rank) for rank, number in SIGNAL.findall(text))):
         yield int(rank), _end_of_status(int(status))._replace(is_first=True)
-    for rank, number in SIGNAL.findall(text):
-        yield int(rank), _end_of_status(-int(number))._replace(is_first=True)
     for rank, status in TASK.findall(text):
         yield int(rank), _end_of_status(int(status) if status else -int(signal.SIGKILL))
     for part, is_first in ((part, i > 0) for i, part in enumerate(text.split(ROOT))):

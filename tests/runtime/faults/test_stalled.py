@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
+from mspc.ir.diagnostics import shown_ranks
 from mspc.runtime.faults.record import CALLS, ENDED, GRAPH, MARK, PID, RUNNING, STATE, STEP, WAITS
 from mspc.runtime.faults.stopped import (
     BUSY,
@@ -33,7 +34,6 @@ from mspc.runtime.faults.stopped import (
     in_group,
     meetings,
     packed,
-    shown_ranks,
     state_of,
     unpacked,
     work_of,
@@ -190,7 +190,7 @@ def test_the_reason_is_said() -> None:
 
 
 def test_ranks_are_shown_short() -> None:
-    assert [shown_ranks(r) for r in ((3,), (0, 1, 2), (0, 2))] == ["rank 3", "ranks 0-2", "ranks 0, 2"]
+    assert [shown_ranks(r) for r in ((3,), (0, 1, 2), (0, 2, 3))] == ["rank 3", "ranks 0-2", "ranks 0, 2-3"]
 
 
 AT_NODE = "rank 0 waits in step 3 at TotalOfRanks 'reduce' (ranks 0-2) for rank 1, which has"
