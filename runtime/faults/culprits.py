@@ -433,9 +433,9 @@ class _State:
             named = explaining or named
 
         def likely(rank: int) -> tuple[bool, bool, int, float, bool, int]:
-            # One rank has stopped, and others have waited for it first; other ranks that are awaited wait for messages.
-            known, since = rank in self.records, awaited[rank].since
-            return (rank,) not in behinds, known and progress is not None, since, -weights[rank], not known, rank
+            # One rank has stopped, most probably one without a record; others that are awaited wait for messages.
+            known, is_alone, since = rank in self.records, (rank,) in behinds, awaited[rank].since
+            return not is_alone, known and (is_alone or progress is not None), since, -weights[rank], not known, rank
 
         named.sort(key=likely)
         if not self._has_states and named[0] not in self.records:
