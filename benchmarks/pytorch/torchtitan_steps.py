@@ -26,6 +26,7 @@ ROWS = (
     "llama3 8 dp=4 pp=2 layers=4 schedule=Interleaved1F1B", "qwen3 8 dp=4 pp=2", "llama3 64 dp=8 tp=4 pp=2",
     "deepseek_v3 8 dp=4 pp=2", "llama3 8 dp=2 rep=4", "qwen3 16 dp=4 rep=2 tp=2", "llama3 64 dp=4 rep=2 tp=8",
     "llama3 16 dp=2 rep=2 tp=2 pp=2", "llama3 8 dp=2 cp=2 tp=2 flex=1", "deepseek_v3 8 dp=4 tp=2",
+    "deepseek_v3 8 dp=4 rep=2 ep=4 balance=1",
 )  # fmt: skip
 """Model, ranks and degrees. dp: shards; rep: replicas; balance: tokens go to the experts in turns; flex: attention with
 a function of its mask, which slices of a sequence need, and sequences of 4 times the length."""
