@@ -150,7 +150,7 @@ def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
     exported = export_made(build_target(target), to, target_name(target))
     program = read_program(exported.path)
     return replace(program, name=target_name(target), same={**exported.same, **program.same},
-                   own_plan=exported.own_plan)  # fmt: skip
+                   own_plan=exported.own_plan, dropped=exported.dropped)  # fmt: skip
 
 
 def sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, ...]:

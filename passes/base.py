@@ -15,6 +15,7 @@ from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
 from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass, finish_subclass
 from mspc.ir.provenance import record_provenance
+from mspc.ir.temporary import temporarily
 from mspc.ir.text.facts import fields_of, shown
 from mspc.ir.types import TupleType
 from mspc.ops.check_graph import check_graph
@@ -305,11 +306,8 @@ def _with_regions(step: Pass, graph: Graph) -> tuple[Graph, bool]:
             return step.apply(graph)
     changed = False
     for region in graph.graphs()[1:]:
-        own, region.attrs = region.attrs, graph.attrs  # passes read the header
-        try:
+        with temporarily(region, attrs=graph.attrs):  # passes read the header
             changed |= step.run(region)
-        finally:
-            region.attrs = own
     result, of_graph = step.apply(graph)
     return result, changed or of_graph
 

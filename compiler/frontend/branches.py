@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from mspc.compiler.frontend.values import (
 )
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
+from mspc.ir.temporary import temporarily
 from mspc.ir.types import BOOL, INT64, DType, TensorType
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.ops.control.regions import If, While, captured_values, emit_regions, outlined
@@ -134,23 +135,13 @@ def fill(container: Any, contents: Any) -> None:
 @contextmanager
 def apart(tracer: Tracer) -> Generator[list[Node]]:
     """Emit the nodes of the context into a new list. Gradients do not include calls across its boundary."""
-    nodes, runs = tracer.builder.nodes, tracer.runs
-    tracer.builder.nodes, tracer.runs = [], {}
-    try:
+    with emitting_to(tracer, []), temporarily(tracer, runs={}):
         yield tracer.builder.nodes
-    finally:
-        tracer.builder.nodes, tracer.runs = nodes, runs
 
 
-@contextmanager
-def emitting_to(tracer: Tracer, nodes: list[Node]) -> Generator[None]:
+def emitting_to(tracer: Tracer, nodes: list[Node]) -> AbstractContextManager[None]:
     """Append the nodes emitted in the context to `nodes`."""
-    outer = tracer.builder.nodes
-    tracer.builder.nodes = nodes
-    try:
-        yield
-    finally:
-        tracer.builder.nodes = outer
+    return temporarily(tracer.builder, nodes=nodes)
 
 
 Contents = Sequence[Mapping[int, Any]]
@@ -381,11 +372,8 @@ class GuardedWays(Ways):
         foreign = self.ends[way].foreign(tracer)
         tracer.at(self.frame, self.test)
         outer = tracer.guard
-        tracer.guard = own if outer is None else tracer.emit(tracer.op("LogicalAnd"), outer, own)
-        try:
+        with temporarily(tracer, guard=own if outer is None else tracer.emit(tracer.op("LogicalAnd"), outer, own)):
             yield
-        finally:
-            tracer.guard = outer
         self.ends[way] = ProgramState(tracer, self.frame, foreign)
         tracer.runs = runs
 
@@ -561,7 +549,7 @@ def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt]) -> Any:
     the function. Return how they end."""
     outer = frame.following
     signal = tracer.block(frame, rest)
-    try:
+    with temporarily(frame, following=outer):
         for depth in range(len(outer) - 1, -1, -1):
             following = outer[depth]
             if signal is not None:
@@ -570,8 +558,6 @@ def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt]) -> Any:
                 return END
             frame.following = outer[:depth]
             signal = tracer.block(frame, following)
-    finally:
-        frame.following = outer
     return Returned(None) if signal is None else signal
 
 

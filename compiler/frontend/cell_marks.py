@@ -12,6 +12,7 @@ import numpy as np
 from mspc.compiler.frontend.state import Tracer
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE, STAGE, Node, Value
+from mspc.ir.temporary import temporarily
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
@@ -146,13 +147,9 @@ def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Generator[None]:
     if not plan or not tracer.sharded:
         yield
         return
-    before = tracer.parameter_readers
     readers = {id(parameter): functools.partial(marked, tracer, entry=entry) for parameter, entry in plan}
-    tracer.parameter_readers = {**before, **readers}
-    try:
+    with temporarily(tracer, parameter_readers={**tracer.parameter_readers, **readers}):
         yield
-    finally:
-        tracer.parameter_readers = before
 
 
 @contextlib.contextmanager
@@ -165,9 +162,5 @@ def within(tracer: Tracer, fn: Any) -> Generator[None]:
             ["shard one of them, or set_context(mode=GRAPH_MODE) before both are made"],
             kind=RuntimeError,
         )
-    before, tracer.in_shard = tracer.in_shard, True
-    try:
-        with planned(tracer, fn.parameter_plan):
-            yield
-    finally:
-        tracer.in_shard = before
+    with temporarily(tracer, in_shard=True), planned(tracer, fn.parameter_plan):
+        yield

@@ -10,8 +10,8 @@ import builtins
 import difflib
 import functools
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,6 +20,7 @@ from mspc.compiler.frontend.source import FunctionSource, assigned_names
 from mspc.ir.diagnostics import Frames, MspcError, value_repr
 from mspc.ir.graph import Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.temporary import temporarily
 from mspc.mindspore_api.common.parameter import Parameter as Weight
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.nn.cell import Cell
@@ -233,15 +234,9 @@ class Frame:
     def local_names(self) -> frozenset[str]:
         return assigned_names(self.source.tree) if self._local_names is None else self._local_names
 
-    @contextmanager
-    def followed_by(self, statements: list[ast.stmt] | None) -> Generator[None]:
+    def followed_by(self, statements: list[ast.stmt] | None) -> AbstractContextManager[None]:
         """Enter a block that `statements` follow; None for a loop."""
-        outer = self.following
-        self.following = (*outer, statements)
-        try:
-            yield
-        finally:
-            self.following = outer
+        return temporarily(self, following=(*self.following, statements))
 
     def frames(self, node: ast.AST) -> Frames:
         """Return the call stack at `node`, innermost first. Lines of files without a displayed name are left out."""

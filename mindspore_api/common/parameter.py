@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any, Protocol, cast
 
@@ -14,6 +14,7 @@ from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.initial_value import Description, Slices, clear_row
 from mspc.ir.layout import Layout, NamedLayout
+from mspc.ir.temporary import temporarily
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.mindspore_api import state
 from mspc.mindspore_api.checks import integer
@@ -74,15 +75,10 @@ class _Compiling(threading.local):
 _compiling = _Compiling()
 
 
-@contextmanager
-def without_values() -> Generator[None]:
+def without_values() -> AbstractContextManager[None]:
     """Refuse to read the values of any Parameter in this thread. A compile reads a network in this context: a value
     that became a constant of the graph would never change again, although every step may change the parameter."""
-    outer, _compiling.network = _compiling.network, True
-    try:
-        yield
-    finally:
-        _compiling.network = outer
+    return temporarily(_compiling, network=True)
 
 
 def _require_values(parameter: Parameter) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from mspc.analysis.aliasing import Updates, aliased_operands, last_reads
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.temporary import temporarily
 from mspc.ir.types import TensorType, Type
 from mspc.ir.varying import VaryingConstant, constant_bytes
 from mspc.ops.control.structural import CALL, Depend, MakeTuple, TupleGetItem, is_constraint
@@ -66,11 +67,8 @@ def in_all_graphs(program: Graph, clean: Callable[[Graph, Collection[Value]], bo
         graphs = program.graphs()
         nodes: set[Value] = {node for graph in graphs for node in graph.nodes}
         for graph in graphs:
-            own, graph.attrs = graph.attrs, program.attrs  # it says how far the compile is
-            try:
+            with temporarily(graph, attrs=program.attrs):  # it says how far the compile is
                 changed |= clean(graph, nodes)
-            finally:
-                graph.attrs = own
         goes_on = simplify_borders(program)
         changed |= goes_on
     live = {*program.all_nodes()}

@@ -368,8 +368,9 @@ class ExportedProgram:
     and constants by their qualified names, which are read when they are needed; empty if the program was exported
     without any. same: tensors that are another one under a second name, as tied weights are, with the name of that.
     schema: the version of the format. torch: that of PyTorch. own_plan: the model's own plan of its layers, styles by
-    patterns; files have none. parts: parameters that are slices of one of the module's. is_step: a recorded step, each
-    of whose nodes is computed; of other programs nodes of known numbers become constants.
+    patterns; files have none. dropped: lines of layer drop, as of Exported. parts: parameters that are slices of one of
+    the module's. is_step: a recorded step, each of whose nodes is computed; of other programs nodes of known numbers
+    become constants.
     """
 
     name: str
@@ -383,6 +384,7 @@ class ExportedProgram:
     schema: tuple[int, int] = (0, 0)
     torch: str = ""
     own_plan: Mapping[str, str] = field(default_factory=dict[str, str])
+    dropped: tuple[str, ...] = ()
     parts: Mapping[str, ProgramPart] = field(default_factory=dict[str, "ProgramPart"])
     is_step: bool = False
 

@@ -13,11 +13,12 @@ import inspect
 import json
 import sys
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
+from unittest.mock import patch
 
 from mspc.checkpoint.sets import HUGGING_FACE_INDEX, open_checkpoint
 from mspc.ir.diagnostics import MspcError
@@ -42,12 +43,13 @@ EXAMPLE: Mapping[str, int] = {BATCH: 8, LENGTH: 128}
 class Exported:
     """An archive that was written. same: parameters that are another one under a second name, with that name. stored:
     for parameters that are no tensor of their name in a folder's files, the tensors there. own_plan: the styles of
-    layers that the module brings."""
+    layers that the module brings. dropped: the lines at which numbers decide in the module whether a layer runs."""
 
     path: Path
     same: Mapping[str, str]
     stored: Mapping[str, JoinedWeight] = field(default_factory=dict[str, JoinedWeight])
     own_plan: Mapping[str, str] = field(default_factory=dict[str, str])
+    dropped: tuple[str, ...] = ()
 
 
 def export_made(made: Any, to: Path, where: str) -> Exported:
@@ -170,7 +172,8 @@ def _exported(
     ):  # fmt: skip
         warnings.simplefilter("ignore")
         inputs, named = _each_its_own(torch, (inputs, named))
-        program = _program(torch, module, inputs, named, lost)
+        dropped: list[str] = []
+        program = _program(torch, module, inputs, named, lost, dropped)
         unknown = _unknown_kinds(program)
         if unknown:
             rules = torch.export.default_decompositions()
@@ -190,13 +193,13 @@ def _exported(
         if first.setdefault(id(parameter), name) != name:
             same[name] = first[id(parameter)]
     plan = {name: str(style) for name, style in (getattr(module, "_tp_plan", None) or {}).items()}
-    return Exported(to, same, own_plan=plan)
+    return Exported(to, same, own_plan=plan, dropped=tuple(dropped))
 
 
-def _program(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], lost: Mapping[str, str]) -> Any:
+def _program(torch: Any, module: Any, inputs: Any, named: Any, lost: Mapping[str, str], dropped: list[str]) -> Any:
     """Return the exported program: as PyTorch runs the module, else without layer drop, else as its compiler reads it,
     else of the recorded operators of the gradients in `forward`. Raise the first error. lost: the calls of users'
-    gradients, which the last way does not have."""
+    gradients, which the last way does not have. dropped: gets the lines of layer drop."""
     try:
         with assigned_buffers(torch, module):
             program = torch.export.export(module, inputs, named, strict=False)
@@ -205,15 +208,9 @@ def _program(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, 
             return torch.export.export(recorded, inputs, named, strict=False)
         return program
     except Exception as error:
-        with contextlib.suppress(Exception), assigned_buffers(torch, module), without_layer_drop(torch) as lines:
-            program = torch.export.export(module, inputs, named, strict=False)
-            for line in lines:
-                text = (
-                    f"{line}: a number drawn here decides whether a layer runs, which no exported program can say: "
-                    "every layer runs"
-                )
-                say_once(f"layer drop {line}", text)
-            return program
+        with contextlib.suppress(Exception):
+            return _with_every_layer(torch, module, inputs, named, dropped)
+        dropped.clear()
         with contextlib.suppress(Exception):
             return torch.export.export(module, inputs, named, strict=True)
         if not lost:
@@ -221,6 +218,20 @@ def _program(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, 
                 recorded = _recorded_gradients(torch, module, inputs, named)
                 return torch.export.export(recorded, inputs, named, strict=False)
         raise error
+
+
+def _with_every_layer(torch: Any, module: Any, inputs: Any, named: Any, dropped: list[str]) -> Any:
+    while True:
+        try:
+            with assigned_buffers(torch, module), without_layer_drop(torch, dropped):
+                program = torch.export.export(module, inputs, named, strict=False)
+        except LayerDrop as found:
+            dropped.append(str(found))
+            continue
+        for line in dropped:
+            say_once(f"layer drop {line}", f"{line}: a number drawn here decides whether a layer runs, which no "
+                     "exported program can say: every layer runs")  # fmt: skip
+        return program
 
 
 @contextlib.contextmanager
@@ -242,13 +253,8 @@ def assigned_buffers(torch: Any, module: Any) -> Generator[None]:
             owner._buffers[name] = old
         before.clear()
 
-    hook = module.register_forward_hook(write)
-    torch.nn.Module.__setattr__ = assign
-    try:
+    with module.register_forward_hook(write), patch.object(torch.nn.Module, "__setattr__", assign):
         yield
-    finally:
-        torch.nn.Module.__setattr__ = original
-        hook.remove()
 
 
 def _recorded_gradients(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -303,27 +309,38 @@ def _recorded_gradients(torch: Any, module: Any, inputs: tuple[Any, ...], named:
     return found
 
 
+class LayerDrop(Exception):
+    """A number drawn at a line decides whether a layer runs."""
+
+
 @contextlib.contextmanager
-def without_layer_drop(torch: Any) -> Generator[list[str]]:
-    """Let `torch.rand([])`, by which modules decide whether to skip a layer, be 1. Collect the lines of the calls."""
-    found: dict[str, None] = {}
-    lines: list[str] = []
-    original = torch.rand
+def without_layer_drop(torch: Any, lines: Collection[str]) -> Generator[None]:
+    """Let `torch.rand([])` at these lines be 1. Raise LayerDrop if the program decides by such a number of another
+    line, as modules do that skip layers. Numbers that only tensors are computed from are drawn."""
+    original, decides = torch.rand, [getattr(torch.Tensor, f"__{name}__") for name in ("bool", "float", "int")]
+    drawn: dict[int, tuple[Any, str]] = {}
 
     def rand(*size: Any, **named: Any) -> Any:
-        if size not in ((), ([],), ((),)) or named.get("size", ()) not in ((), []):
-            return original(*size, **named)
         caller = sys._getframe(1)
         line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        lines.extend([] if line in found else [line])
-        found[line] = None
-        return 1.0
+        is_number = size in ((), ([],), ((),)) and named.get("size", ()) in ((), [])
+        if is_number and line in lines:
+            return 1.0
+        found = original(*size, **named)
+        drawn.update({id(found): (found, line)} if is_number else {})
+        return found
 
-    torch.rand = rand
-    try:
-        yield lines
-    finally:
-        torch.rand = original
+    class Deciding(importlib.import_module("torch.overrides").TorchFunctionMode):  # type: ignore[misc]  # as above
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            line = next((drawn[id(each)][1] for each in args if id(each) in drawn), "")
+            if line and function in (*decides, torch.Tensor.item):
+                raise LayerDrop(line)
+            found = function(*args, **(kwargs or {}))
+            drawn.update({id(found): (found, line)} if line else {})
+            return found
+
+    with patch.object(torch, "rand", rand), Deciding():
+        yield
 
 
 @contextlib.contextmanager
@@ -337,11 +354,8 @@ def recorded_checkpoints(torch: Any) -> Generator[None]:
         with torch.set_grad_enabled(trains and torch.is_grad_enabled()):
             return run(*args)
 
-    function.apply = staticmethod(apply)
-    try:
+    with patch.object(function, "apply", staticmethod(apply)):
         yield
-    finally:
-        del function.apply
 
 
 @contextlib.contextmanager
@@ -350,8 +364,7 @@ def dense_flex_attention(torch: Any) -> Generator[None]:
     into a file, and refuses its gradient on a CPU."""
     module = importlib.import_module("torch.nn.attention.flex_attention")
     names = ("flex_attention_hop", "_validate_device", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG")
-    before = {name: getattr(module, name, None) for name in names}
-    if None in before.values():  # another version of PyTorch
+    if not all(hasattr(module, name) for name in names):  # another version of PyTorch
         yield
         return
 
@@ -371,13 +384,8 @@ def dense_flex_attention(torch: Any) -> Generator[None]:
         found = weights.to(value.dtype) @ value
         return found, scores.logsumexp(-1), scores.amax(-1)
 
-    for name, new in zip(names, (attention, lambda *_: None, True), strict=True):
-        setattr(module, name, new)
-    try:
+    with patch.multiple(module, **dict(zip(names, (attention, lambda *_: None, True), strict=True))):
         yield
-    finally:
-        for name, old in before.items():
-            setattr(module, name, old)
 
 
 def _unknown_kinds(program: Any) -> list[Any]:
@@ -407,14 +415,8 @@ def own_gradients(torch: Any) -> Generator[dict[str, str]]:
         original = super(function, cls).apply if own is None else own.__get__(None, cls)
         return original(*args, **named)
 
-    function.apply = classmethod(apply)
-    try:
+    with patch.object(function, "apply", classmethod(apply)):
         yield found
-    finally:
-        if own is None:
-            del function.apply
-        else:
-            function.apply = own
 
 
 def _each_its_own(torch: Any, inputs: Any) -> Any:
@@ -476,11 +478,8 @@ def without_values(mode: Any) -> Generator[None]:
             parameter = torch.nn.Parameter(fake, requires_grad=parameter.requires_grad)
         original(self, name, parameter)
 
-    module.register_parameter = register
-    try:
+    with patch.object(module, "register_parameter", register):
         yield
-    finally:
-        module.register_parameter = original
 
 
 @contextlib.contextmanager
@@ -540,5 +539,6 @@ def read_folder(folder: Path, sizes: Mapping[str, int]) -> ExportedProgram:
     stored = None if found is None else open_checkpoint(found)
     with TemporaryDirectory(prefix="mspc-") as place:
         exported = export_folder(folder, Path(place) / "model.pt2", sizes, [*(stored.tensors if stored else ())])
-        program = replace(read_program(exported.path), name=str(folder), same=exported.same, own_plan=exported.own_plan)
+        program = replace(read_program(exported.path), name=str(folder), same=exported.same, own_plan=exported.own_plan,
+                          dropped=exported.dropped)  # fmt: skip
         return program if stored is None else with_weights(program, stored, exported.stored, ADVICE)

@@ -160,6 +160,8 @@ def module_step(
 
     Raise MspcError if the module is called with other tensors than the program, or draws otherwise.
     """
+    from mspc.readers.pytorch.exporting import without_layer_drop  # late: few programs are compared with their module
+
     torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
     parts = cast(Sequence[Any], made if isinstance(made, tuple) else (made,))
     module, inputs, named = (*parts, *((), {})[len(parts) - 1 :])
@@ -181,7 +183,7 @@ def module_step(
             own = module.get_parameter(part.whole).narrow(part.dim, part.begin, part.end - part.begin)
             own.copy_(torch.from_numpy(np.array(weights[name])).to(own.dtype))
     inputs, named = tree.tree_unflatten(leaves, spec)
-    with _drawn_numbers(torch, draws):
+    with _drawn_numbers(torch, draws), without_layer_drop(torch, network.program.dropped):
         found = [leaf for leaf in tree.tree_flatten(module(*inputs, **named))[0] if isinstance(leaf, torch.Tensor)]
     users = [each for each in network.program.outputs if each.kind in ("user", "loss")]
     tensors = [each for each in users if isinstance(each.value, NodeResult)]
@@ -244,8 +246,6 @@ def _drawn_numbers(torch: Any, arrays: Sequence[Array]) -> Generator[None]:
             if torch.Tag.nondeterministic_seeded not in function.tags or is_attention:
                 return function(*args, **(kwargs or {}))
             name = function._schema.name.partition("::")[2]
-            if name == "rand" and not given["size"] and all(each.ndim for each in arrays):
-                return torch.ones(())  # it was exported without layer drop
             found = _drawn(torch, name, given, shares)
             if name.endswith("_"):
                 return given["self"].copy_(found)

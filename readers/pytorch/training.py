@@ -24,7 +24,6 @@ from mspc.readers.pytorch.exported_program import (
     NodeResult,
     ProgramInput,
     ProgramOutput,
-    all_nodes,
 )
 from mspc.readers.pytorch.kinds.aten_table import kind_of
 from mspc.readers.pytorch.network import ImportedNetwork
@@ -32,38 +31,27 @@ from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.recipes import ScaledStep, recipe_of
 from mspc.readers.pytorch.written_values import differentiated_names, written_names
 
-# Rewrites a program whose batch is computed in parts, so that ratios of sums in its loss are those of the whole batch.
-#
-# A mean over the labels that count is not the mean of the parts' means, since each part divides by its own count. So
-# the counts of all parts are added up by a program of their own first, which reads no parameter, and every part divides
-# by their mean:
+# Rewrites a program whose batch is computed in parts, so that its loss is that of the whole batch. Each part divides by
+# its own count of labels, or its own sum of a mask, so the counts of all parts are added up by a program of their own
+# first, which reads no parameter, and every part divides by their mean:
 #
 # Input:  `loss = cross_entropy_loss(logits, labels)`, or `loss = sum(losses * mask) / clamp(sum(mask), min=1)`
 # Output: `count = sum(labels != -100)`; `loss = cross_entropy_loss(logits, labels, reduction=2) / (total / parts)`,
 #         or `count = sum(mask)`; `loss = sum(losses * mask) / (clamp(total, min=1) / parts)`
 #
-# The mean of these losses over the parts is the loss of the whole batch. A part of which no label counts adds zero. A
-# sum over rows is multiplied by the number of parts, unless it is divided by a multiple of a part's rows: their number.
+# A part of which no label counts adds zero. A sum over rows is multiplied by the number of parts, unless it is divided
+# by a multiple of a part's rows: their number.
 
 
-MEANS = frozenset({
-    "aten.cross_entropy_loss.default", "aten.nll_loss.default", "aten.nll_loss_nd.default", "aten.nll_loss2d.default",
-    "aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default",
-})  # fmt: skip
+MEANS = {*"cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward".split()}
 """Losses with class numbers as labels, some of which may be ignored: their mean divides by the others' weights."""
-SUMS = frozenset({
-    "aten.sum.default", "aten.sum.dim_IntList", "aten.nansum.default", "aten.count_nonzero.default",
-    "aten.dot.default", "aten.vdot.default",
-})  # fmt: skip
+SUMS = {*"sum nansum count_nonzero dot vdot".split()}
 """Kinds that add up their operands' elements."""
-SAME = frozenset({
-    "aten.to.dtype", "aten._to_copy.default", "aten.alias.default", "aten.clone.default", "aten.view.default",
-    "aten.reshape.default", "aten.squeeze.default", "aten.neg.default", "aten.contiguous.default",
-})  # fmt: skip
+SAME = {*"to _to_copy alias clone view reshape squeeze unsqueeze transpose t neg contiguous detach mean".split()}
 """Kinds of one operand that commute with a sum over the parts."""
-SCALED = frozenset({"aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar"})
-TERMS = frozenset({"aten.add.Tensor", "aten.sub.Tensor", "aten.add.Scalar", "aten.sub.Scalar"})
-DIVISIONS = frozenset({"aten.div.Tensor", "aten.divide.Tensor", "aten.true_divide.Tensor"})
+TERMS, SCALED, DIVISIONS = {"add", "sub", "stack", "cat"}, {"mul", "div"}, {"div", "divide", "true_divide"}
+PRODUCTS = {*"mm matmul linear cdist _cdist_forward".split()}
+"""Kinds that combine all rows of two matrices."""
 MEAN, SUM = 1, 2
 """Reductions of losses."""
 _NUMBER = ExportedType(FLOAT32, ())
@@ -87,21 +75,21 @@ def loss_in_parts(
     """Return the programs for so many parts of a batch.
 
     The first has one more input for each count, [1]: the total over all parts. The second gives each part's counts;
-    None if there are none. Last come the lines of ratios whose counts are not followed, so that the loss remains a mean
-    of the parts' ratios.
+    None if there are none. Last come the lines at which rows are combined in another way, so that the loss remains a
+    mean of the parts' losses.
     """
     search = _Search(program)
     terms = list(search.terms(loss.value))
     found = [each for each in terms if isinstance(each, _Ratio)]
-    known = {ratio.node.name for ratio in found}
-    unread = [node.user_line for node in all_nodes(program.graph) if node.name not in known and search.divides(node)]
     sums = {each.name for each in terms if isinstance(each, ExportedNode)}
+    unread = [node.user_line for node in search.other_mixtures(loss.value, found, sums)]
     return _losses(program, found, sums, parts), search.counts(found) if found else None, unread
 
 
 class _Search:
     """Finds the terms of a program's loss. data: names that depend on inputs of the caller. trained: names that depend
-    on parameters. rows: the number of a part's rows. by_row: names whose dimension 0 is rows, or rows of rows."""
+    on parameters. rows: the number of a part's rows. by_row: names whose dimension 0 is rows, or rows of rows. divided:
+    names of sums that `terms` has found below a division."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self.program = program
@@ -109,6 +97,7 @@ class _Search:
         self.maker = {name: node for node in nodes for name in node.results}
         self.types = program.graph.types
         self.written = written_names(program.graph)
+        self.divided: set[str] = set()
         self.data = _dependent_names(nodes, [each.name for each in program.inputs if each.kind == "user"])
         self.trained = _dependent_names(nodes, [each.name for each in program.inputs if each.trainable])
         users = [each.name for each in program.inputs if each.kind == "user" and self._shape(each.name)]
@@ -118,32 +107,74 @@ class _Search:
     def terms(self, value: Argument, is_sum: bool = False, is_mean: bool = False) -> Iterator[_Ratio | ExportedNode]:
         """Yield the ratios, and the nodes that are sums over rows, among the terms of a number. is_sum: it adds up the
         elements of `value`. is_mean: it is divided by the number of rows."""
-        node = self.maker.get(value.name) if isinstance(value, NodeResult) else None
-        if node is None:
-            return
-        target, given = _functional_kind(node.target), list(dict(node.arguments).values())
-        if target in SAME or (target in SCALED and not self._is_data(given[1])):
-            yield from self.terms(given[0], is_sum, is_mean or (target in SCALED and self._counts_rows(node)))
-        elif target in TERMS:
-            for each in given[:2]:
-                yield from self.terms(each, is_sum, is_mean)
-        elif (target in MEANS and _argument_of(node, "reduction") == MEAN) or target in DIVISIONS:
-            ratio = self._of_labels(node) if target in MEANS else self._of_sums(node, is_sum)
-            yield from [ratio] if ratio is not None else []
-        elif target in SUMS or ("reduction", SUM) in node.arguments:
-            inner = list(self.terms(given[0], True, is_mean)) if target in SUMS else []
-            is_whole = self._is_number(value) and not is_mean and self.by_row.issuperset(self.data & {*node.operands})
-            yield from inner or ([node] if is_whole and self._is_data(value) else [])
+        for node, divided in self._terms(value, is_mean):
+            if node is None:
+                continue
+            target = _kind(node)
+            if (target in MEANS and _argument_of(node, "reduction") == MEAN) or target in DIVISIONS:
+                ratio = self._of_labels(node) if target in MEANS else self._of_sums(node, is_sum)
+                yield from [ratio] if ratio is not None else []
+            elif _is_sum(node):
+                inner = list(self.terms(node.arguments[0][1], True, divided)) if target in SUMS else []
+                read = self.data.intersection(node.operands)
+                if not inner and read and read <= self.by_row and self._combines_rows(node, read):
+                    self.divided.update([node.name] if divided else [])
+                    yield from [] if divided else [node]
+                yield from inner
 
-    def divides(self, node: ExportedNode) -> bool:
-        """Return whether a node divides by a number that each part counts for itself."""
-        if node.target in MEANS:
-            target = _argument_of(node, "target")
-            type = self.types.get(target.name) if isinstance(target, NodeResult) else None
-            return _argument_of(node, "reduction") == MEAN and (type is None or type.dtype.is_integer)
-        name = {"aten.reciprocal.default": "self"}.get(node.target, "other" if node.target in DIVISIONS else "")
-        other = _argument_of(node, name) if name else None
-        return self._is_data(other) and self._is_number(other)
+    def _terms(self, value: Argument, is_mean: bool = False) -> Iterator[tuple[ExportedNode | None, bool]]:
+        """Yield the nodes of which a value is a linear combination, with whether each is divided by the number of rows.
+        None: a value that no node makes."""
+        node = self.maker.get(value.name) if isinstance(value, NodeResult) else None
+        target, given = ("", []) if node is None else (_kind(node), [v for _, v in node.arguments])
+        if target in SAME or (target in SCALED and not self._is_data(given[1])):
+            is_mean |= target in SCALED and node is not None and self._counts_rows(node)
+            yield from self._terms(given[0], is_mean)
+        elif target in TERMS:
+            for each in given[0] if isinstance(given[0], tuple) else given[:2]:
+                yield from self._terms(each, is_mean)
+        else:
+            yield node, is_mean
+
+    def other_mixtures(self, loss: Argument, ratios: Sequence[_Ratio], sums: Set[str]) -> Iterator[ExportedNode]:
+        """Yield the first nodes on the way to a loss that combine rows of a part, but not linearly: the loss of the
+        batch is then no mean of the parts' losses. ratios, sums: those that `terms` has found."""
+        linear, other = set[str](), set[str]()  # names of values that combine rows
+        followed = {node.name for ratio in ratios for node in (ratio.node, *ratio.chain, self.maker.get(ratio.count))
+                    if node is not None}  # fmt: skip
+        for node in self._needed_nodes({loss.name} if isinstance(loss, NodeResult) else set()):
+            read = self.data.intersection(node.operands)
+            if not read or read & other:
+                other.update(node.results if read else ())
+            elif read & linear or self._combines_rows(node, read):
+                target, reduction = _kind(node), _argument_of(node, "reduction")
+                is_right = target in SAME or reduction == MEAN or _is_sum(node)
+                is_right |= target in SCALED and self._is_data(node.arguments[0][1]) and len(read) == 1
+                is_right |= target in TERMS and read <= linear
+                if _is_sum(node) and not read & linear:
+                    is_right = (node.name in sums) != (node.name in self.divided)
+                elif target in MEANS and reduction == MEAN:
+                    type = self.types.get(getattr(_argument_of(node, "target"), "name", ""))
+                    is_right = type is not None and type.dtype.is_float  # shares of classes, of which each row has some
+                is_right |= node.name in followed
+                (linear if is_right else other).update(node.results)
+                yield from [] if is_right else [node]
+
+    def _combines_rows(self, node: ExportedNode, read: Set[str]) -> bool:
+        """Return whether a node computes a number, or a value of several rows, from rows. read: its operands that
+        depend on the caller's inputs."""
+        result = self._shape(node.results[0]) if node.results else ()
+        shapes = [self._shape(name) for name in read]
+        if _kind(node) in PRODUCTS:
+            return len(read) > 1 and max(map(len, shapes)) == 2
+        if "batch_norm" in node.target:
+            return _argument_of(node, "training") is True
+        dim = _argument_of(node, "dim")
+        dims = {*dim} if isinstance(dim, tuple) else {dim}
+        of_rows = read <= self.by_row and not dims.isdisjoint({0, -max(map(len, shapes))})
+        if bool(node.results) and math.prod(result) < max(map(math.prod, shapes)):
+            return not result or of_rows
+        return of_rows and result in shapes and _kind(node) not in ("slice", "squeeze")
 
     def counts(self, ratios: Sequence[_Ratio]) -> ExportedProgram:
         """Return the program of the counts, of the nodes that these need alone."""
@@ -220,7 +251,7 @@ class _Search:
             if maker is None or len(maker.results) != 1 or not self._is_fixed([below]):
                 return None
             type = self.types[below.name]
-            if _functional_kind(maker.target) in SUMS and type is not None:
+            if _kind(maker) in SUMS and type is not None:
                 return _Ratio(node, below.name, type, (), tuple(chain[::-1]))
             chain.append(maker)
             names = self.data.intersection(maker.operands)
@@ -231,15 +262,10 @@ class _Search:
 
     def _adds_up(self, value: Argument) -> bool:
         """Return whether a number is a sum over the rows of a part."""
-        node = self.maker.get(value.name) if isinstance(value, NodeResult) else None
-        if node is None:
-            return False
-        target, given = _functional_kind(node.target), list(dict(node.arguments).values())
-        if target in SAME or (target in SCALED and not self._is_data(given[1])):
-            return self._adds_up(given[0])
-        if target in ("aten.add.Tensor", "aten.sub.Tensor"):
-            return all(map(self._adds_up, given[:2]))
-        return target in SUMS or any(name == "reduction" and value == SUM for name, value in node.arguments)
+        terms = [node for node, _ in self._terms(value)]
+        sums = [node.name for node in terms if node is not None and _is_sum(node) and self.data & {*node.operands}]
+        self.divided.update(sums)
+        return 0 < len(terms) == len(sums)
 
     def _is_fixed(self, values: Iterable[NodeResult]) -> bool:
         """Return whether values depend on no parameter, and on nothing that is overwritten."""
@@ -297,7 +323,7 @@ def _losses(program: ExportedProgram, ratios: Sequence[_Ratio], sums: Set[str], 
 
 
 def _divided(node: ExportedNode, mean: NodeResult) -> list[ExportedNode]:
-    if node.target not in MEANS:
+    if _kind(node) not in MEANS:
         return [replace(node, arguments=tuple((n, mean if n == "other" else v) for n, v in node.arguments))]
     arguments = {**dict(node.arguments), "reduction": SUM}
     kind = kind_of(node.target)
@@ -326,15 +352,21 @@ def _renamed(node: ExportedNode, names: Mapping[str, str], result: str) -> Expor
 
 
 def _argument_of(node: ExportedNode, name: str) -> Argument:
-    """Return an argument of a call, or its default."""
+    """Return an argument of a call, or its default; None if there is none."""
     kind = kind_of(node.target)
-    assert kind is not None
-    return dict(node.arguments).get(name, next(each.default for each in kind.arguments if each.name == name))
+    defaults = () if kind is None else ((each.name, each.default) for each in kind.arguments)
+    return (dict(defaults) | dict(node.arguments)).get(name)
 
 
-def _functional_kind(target: str) -> str:
-    """Return the kind that computes the same without writing into its first argument."""
-    return target.replace("_.", ".") if not target.startswith("_") else target
+def _is_sum(node: ExportedNode) -> bool:
+    return _kind(node) in SUMS or ("reduction", SUM) in node.arguments
+
+
+def _kind(node: ExportedNode) -> str:
+    """Return the name of a kind of ATen, also of one that writes into its first argument; "" if it rounds a quotient,
+    and for other kinds."""
+    library, _, name = node.target.partition(".")
+    return name.partition(".")[0].rstrip("_") if library == "aten" and not name.endswith("_mode") else ""
 
 
 def _dependent_names(nodes: Sequence[ExportedNode], names: Iterable[str]) -> set[str]:
@@ -524,9 +556,9 @@ def _counted_networks(
     for place in unread:
         where = f"{place}: " if place is not None else ""
         text = (
-            f"{where}the denominator of this loss depends on each part's inputs; with --accumulate "
+            f"{where}rows are combined here, and what follows is neither their sum nor their mean; with --accumulate "
             f"{training.accumulate} the loss of a step is the mean of the parts' losses, not that of the whole batch. "
-            "A sum divided by a sum over inputs, added to the loss, is accumulated exactly"
+            "Sums, means and a sum divided by a sum over inputs, added to the loss, are accumulated exactly"
         )
         say_once(f"parts {place}", text)
     network = ImportedNetwork(losses, loss.target or None, half, training.plan)

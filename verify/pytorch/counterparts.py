@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from mspc.ir.diagnostics import MspcError
 
@@ -212,18 +213,13 @@ def load_torch() -> Any:
 @contextmanager
 def first_of_ties(torch: Any) -> Generator[None]:
     """Let `topk` take the first of equal elements, as mspc does; PyTorch takes any of them."""
-    own = torch.topk
 
     def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
         found = torch.sort(input, dim=dim, descending=largest, stable=True)
         return torch.return_types.topk([each.narrow(dim, 0, k) if input.ndim else each for each in found])
 
-    torch.topk = torch.Tensor.topk = topk
-    try:
+    with patch.object(torch, "topk", topk), patch.object(torch.Tensor, "topk", topk):
         yield
-    finally:
-        torch.topk = own
-        del torch.Tensor.topk
 
 
 def counterparts(torch: Any) -> dict[str, Counterpart]:

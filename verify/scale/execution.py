@@ -13,6 +13,7 @@ from mspc.analysis.aliasing import results_over
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import MICRO_BATCH, Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.temporary import temporarily
 from mspc.ir.types import StackType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.one_rank import OneRank
@@ -176,14 +177,12 @@ class KindRun:
         around, calls, turns = self._around, self._backend.calls, self._backend.turns
         if MICRO_BATCH in node.attrs:
             number = int(node.attrs[MICRO_BATCH])
-            self._backend.turns, self._around = (*turns, number), (*around, number + 1)
+            turns, around = (*turns, number), (*around, number + 1)
         elif CALL in node.attrs:
             number = int(node.attrs[CALL])
-            self._backend.calls, self._around = (*calls, number), (*around, number)
-        try:
+            calls, around = (*calls, number), (*around, number)
+        with temporarily(self._backend, calls=calls, turns=turns), temporarily(self, _around=around):
             found, inside = yield from self._region_of(node, operands)
-        finally:
-            self._backend.calls, self._backend.turns, self._around = calls, turns, around
         for index in node.op.mutates:
             value = node.inputs[index]
             made = values[value] = inside(index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import field, replace
 from functools import partial
 from itertools import islice
@@ -16,6 +16,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import PADDING, STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ir.temporary import temporarily
 from mspc.ops.collective.point_to_point import SendToStage
 from mspc.ops.control.structural import StopGradient
 from mspc.ops.nn.experts import ExpertPlaces
@@ -452,14 +453,10 @@ class SmallProgram:
 
     def _is_right_with(self, edit: Edit) -> bool:
         """Return whether all steps are right with a change."""
-        rows, loss, self.rows = self.rows, self.loss, []
-        try:
+        with suppress(Useless, Divided, Deadlock, NodeError), temporarily(self, rows=[], loss=self.loss):
             self._run_steps(None, edit)
             return bool(self.rows) and all(row.same for row in self.rows)
-        except (Useless, Divided, Deadlock, NodeError):
-            return False
-        finally:
-            self.rows, self.loss = rows, loss
+        return False
 
     def missed_overflow(self) -> FirstWrong | None:
         """Find ranks that look for an overflow, of which one finds it, and that do not act as one device does then.

@@ -197,13 +197,6 @@ def greatest_along(
     return ops.Squeeze(-2)(found)
 
 
-def greatest_in_space(
-    self: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil: Any, with_places: Any = False
-) -> Any:
-    """Return the greatest element of every window of a volume, and its place if that is asked for."""
-    return ops.max_pool3d(self, size, stride or None, padding, dilation, ceil, with_places)
-
-
 def averaged(
     input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any, count_include_pad: Any, divisor: Any
 ) -> Any:
@@ -391,7 +384,8 @@ IMAGES = tuple(map(_taken_alone, (
         lambda *given: greatest(*given, True)),
     *(row(f"max_pool{dims}d{name}.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
           in_batches(dims, lambda *given, function=function, places=places: function(*given, places)))
-      for dims, function in ((1, greatest_along), (3, greatest_in_space))
+      for dims, function in ((1, greatest_along), (3, lambda self, size, stride, *others: ops.max_pool3d(
+          self, size, stride or None, *others)))
       for name, places in (("", False), ("_with_indices", True))),
     row("adaptive_max_pool3d.default", "self, output_size", in_batches(3, lambda self, output_size:
         ops.adaptive_max_pool3d(self, tuple(output_size), True))),

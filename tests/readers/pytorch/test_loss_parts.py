@@ -44,12 +44,6 @@ def masked(clamped: bool) -> Callable[..., Any]:
     return loss
 
 
-def shifted(y: Any, labels: Any, weights: Any) -> Any:
-    """The labels of the next rows, as language models have them, beside a term that is a mean of all rows."""
-    labels = F.pad(labels, (0, 1), value=-100)[1:]
-    return 0.5 * F.cross_entropy(y, labels) + 0.1 * y.square().mean()
-
-
 LOSSES = {
     "mean": lambda y, labels, weights: F.cross_entropy(y, labels),
     "weights": lambda y, labels, weights: F.cross_entropy(y, labels, weights, label_smoothing=0.1),
@@ -58,6 +52,7 @@ LOSSES = {
     "sum": lambda y, labels, weights: 0.3 * F.cross_entropy(y, labels, weights, reduction="sum") + weights.sum(),
     "sum of rows": lambda y, labels, weights: (y.square().mean(-1) * (labels >= 0)).sum() / 7 + y.tanh().mean(),
     "divided by rows": lambda y, labels, weights: F.mse_loss(y, weights.expand_as(y), reduction="sum") / y.shape[0],
+    "rows, then columns": lambda y, labels, weights: y.square().sum(0).mean() + y.abs().mean(0).sum(),
     "each": lambda y, labels, weights: (y.square().sum(-1) * (labels >= 0) / (labels >= 0).sum()).sum(),
 }  # fmt: skip
 
@@ -92,17 +87,6 @@ def test_a_ratio_of_sums_is_that_of_the_whole_batch(decomposed: bool, tmp_path: 
             np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_terms_of_a_loss_are_accumulated_each_by_itself(tmp_path: Path) -> None:
-    """The labels of every part are shifted by themselves, as the program of one part says."""
-    x, labels = batch()
-    module = Net(shifted)
-    program = read_program(export_made((module, (x[:ROWS], labels[:ROWS])), tmp_path / "m.pt2", "m.py:make").path)
-    value, _ = gradients(compiled_as(program, Training("loss", accumulate=PARTS)).network, (x, labels))
-    later = torch.cat([F.pad(part, (0, 1), value=-100)[1:] for part in labels.split(ROWS)])
-    y = module.layer(x)
-    assert value == pytest.approx(float(0.5 * F.cross_entropy(y, later) + 0.1 * y.square().mean()), rel=1e-5)
-
-
 @pytest.mark.parametrize("accumulate", [1, PARTS])
 def test_labels_that_are_an_input_more(accumulate: int, tmp_path: Path) -> None:
     x, labels = batch()
@@ -117,18 +101,24 @@ def test_labels_that_are_an_input_more(accumulate: int, tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0], torch.autograd.grad(whole, [module.weight])[0].numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_another_ratio_is_said_at_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The root of a mean over labels is no sum of terms."""
+OTHERS = {
+    "root": lambda y, labels, weights: F.cross_entropy(y, labels).sqrt(),
+    "times 1 / count": lambda y, labels, weights: y[:, 0].dot((labels >= 0).to(y.dtype)) * (1 / (labels >= 0).sum()),
+    "exponential": lambda y, labels, weights: y.square().mean().exp(),
+    "product": lambda y, labels, weights: y.square().mean() * y.abs().mean(),
+    "deviation": lambda y, labels, weights: y.mean() + y.std(0).mean(),
+    "pairs": lambda y, labels, weights: (y @ y.t()).square().mean(),
+    "one sum twice": lambda y, labels, weights: (total := y.square().sum()) / (labels >= 0).sum() + total,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_rows_that_are_combined_otherwise_are_named(name: str, tmp_path: Path, capsys: Any) -> None:
     x, labels = batch()
-    labels[8] = 1
-    module = Net(lambda y, labels, weights: F.cross_entropy(y, labels).sqrt())
-    program = read_program(export_made((module, (x[:ROWS], labels[:ROWS])), tmp_path / "m.pt2", "m.py:make").path)
-    value, _ = gradients(compiled_as(program, Training("loss", accumulate=PARTS)).network, (x, labels))
-    pairs = zip(x.split(ROWS), labels.split(ROWS), strict=True)
-    losses = [float(F.cross_entropy(module.layer(part), own).sqrt()) for part, own in pairs]
-    assert value == pytest.approx(np.mean(losses), rel=1e-5)
+    program = read_program(export_made((Net(OTHERS[name]), (x[:ROWS], labels[:ROWS])), tmp_path / "m.pt2", "").path)
+    compiled_as(program, Training("loss", accumulate=PARTS))
     said = capsys.readouterr().err
-    assert "test_loss_parts.py" in said
+    assert f"{Path(__file__).name}:" in said
     assert "the loss of a step is the mean of the parts' losses" in said
 
 
