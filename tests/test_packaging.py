@@ -62,7 +62,7 @@ def test_wheel_holds_the_data_files_and_no_others(root: Path, wheel_names: set[s
     sources = {f"mspc/{p.relative_to(root)}" for p in kernels if p.suffix in (".cu", ".cuh", ".cpp", ".h")}
     assert len(sources) > 90
     others = {"mspc/ir/error_codes.toml", "mspc/ir/text/grammar.lark", "mspc/py.typed"}
-    tables_of_settings = ("megatron_arguments", "mistakes", "models", "trainers")
+    tables_of_settings = ("megatron_arguments", "mistakes", "models", "trainer_settings", "trainers")
     others |= {f"mspc/readers/configurations/{name}.toml" for name in tables_of_settings}
     others |= {"mspc/analysis/cost/machines.toml", "mspc/analysis/cost/training/constants.toml"}
     texts = {f"mspc/{p.relative_to(root)}" for room in ("commands", "readers") for p in (root / room).rglob("*.py.txt")}
