@@ -16,7 +16,7 @@ import numpy as np
 from mspc.ir.types import FLOAT32, INT32
 from mspc.mindspore_api.common.tensor import Tensor, note_view
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
-from mspc.mindspore_api.ops.function_arguments import Shape, axis_of, ints, least, per_dimension
+from mspc.mindspore_api.ops.function_arguments import Shape, axis_of, ints, least
 from mspc.ops.operator_arguments import describe, plain
 
 _MODES = ("constant", "reflect", "replicate", "circular")
@@ -236,29 +236,6 @@ def base_grid(name: str, theta: Shape, size: Any, align_corners: bool) -> Tensor
         lines = [line * ((n - 1) / n) for line, n in zip(lines, shape[2:], strict=True)]
     places = [*np.meshgrid(*lines, indexing="ij")][::-1]
     return Tensor.from_array(np.stack([*places, np.ones(shape[2:])], axis=-1).reshape(1, -1, dims + 1))
-
-
-def window_places(
-    name: str, image: Shape, kernel: Any, dilation: Any, padding: Any, stride: Any
-) -> tuple[tuple[Shape, ...], list[int], Tensor]:
-    """Return (margins of images [n, c, h, w], their height and width with these, [places of a window, positions]: the
-    flat indices of the elements in each window). padding: one integer, two, or two for each of height and width. Raise
-    ValueError if no window fits."""
-    given = ints(name, "padding", padding)
-    pads = given if len(given) == 4 else [n for n in per_dimension(name, "padding", padding, 2) for _ in range(2)]
-    pairs = (0, 0), (0, 0), tuple(pads[:2]), tuple(pads[2:])
-    wide = [n + sum(pair) for n, pair in zip(image, pairs[2:], strict=True)]
-    numbers = [per_dimension(name, *each, 2) for each in (
-        ("kernel size", kernel), ("dilation", dilation), ("stride", stride))]  # fmt: skip
-    lines: list[np.ndarray] = []
-    for n, size, gap, step in zip(wide, *numbers, strict=True):
-        if min(size, gap, step) < 1 or n < (size - 1) * gap + 1 or not math.prod(image):
-            sizes, apart, steps = numbers
-            what = f"windows of {sizes} with dilation {apart} and stride {steps}"
-            raise ApiValueError(f"{name}(): an image of {image} with padding {padding} has no {what}")
-        lines.append(np.arange(size)[:, None] * gap + np.arange(0, n - (size - 1) * gap, step))
-    places = lines[0][:, None, :, None] * wide[1] + lines[1][None, :, None, :]
-    return pairs, wide, Tensor.from_array(places.reshape(places.shape[0] * places.shape[1], -1))
 
 
 def corners(count: int, dims: int) -> list[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Pooling of images, and its gradients."""
+"""Pooling of images, its gradients, and columns as tensors."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from mspc.ops.convolution.window import (
     like,
     met,
     numbers,
+    paddings,
     replicated_sides,
     result_lengths,
     sharding_mistake,
@@ -35,7 +36,7 @@ from mspc.ops.cpu.blocks import in_blocks
 from mspc.ops.cuda.windows import launch_max, launch_max_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, Sample, sample
-from mspc.ops.operator_arguments import shape_of
+from mspc.ops.operator_arguments import constant_of, shape_of
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.halos import Span, halo_exchange, is_sharded, place_of, slice_span
 
@@ -408,3 +409,109 @@ AvgPool3DGrad = operator(
     "AvgPool3DGrad", "The gradient of AvgPool3D's images.", _AvgPoolGrad, dims=3,
     samples=tuple(sample(y, input_size=x, **given) for x, y, given in _of_gradients(AvgPool3D, THREE)),
 )  # fmt: skip
+
+
+class _Columns(Op, abstract=True):
+    linear_in = (0,)
+    float_only = True
+
+    def given(self) -> tuple[Any, Any, Any, Any]:
+        """Return (sizes, strides, dilations, padding) as they were given."""
+        raise NotImplementedError
+
+    def along(self) -> tuple[Window, Window]:
+        """Return the window along height and width. Raise MspcError for bad attributes."""
+        size, stride, dilation, pad = self.given()
+        found = zip(
+            numbers(self.name, "kernel size", size, 2), numbers(self.name, "stride", stride, 2),
+            numbers(self.name, "dilation", dilation, 2), paddings(self.name, pad, 2), strict=True,
+        )  # fmt: skip
+        first, second = (Window(n, step, spread, *pair) for n, step, spread, pair in found)
+        return first, second
+
+    def sides(self, lengths: Shape) -> tuple[str, str]:
+        """Return the rule's sides of images of these sizes and of columns."""
+        along = self.along()
+        counts = result_lengths(self.name, lengths, along)
+        columns = f"k={math.prod(w.size for w in along)}! l={math.prod(counts)}!"
+        return f"n c p0={lengths[0]}! p1={lengths[1]}!", f"n c {columns}"
+
+
+class Im2Col(_Columns):
+    """[n, c, places of a window, positions] of images [n, c, h, w]."""
+
+    ksizes: Any = 1
+    strides: Any = 1
+    dilations: Any = 1
+    pads: Any = 0
+    samples = (
+        sample((4, 4, 6, 5), ksizes=(3, 2), strides=(1, 2), pads=1),
+        sample((2, 4, 7, 7), ksizes=2, dilations=(2, 3)),
+    )
+
+    def given(self) -> tuple[Any, Any, Any, Any]:
+        return self.ksizes, self.strides, self.dilations, self.pads
+
+    def rule(self, x: TensorType) -> str:
+        if len(x.shape) != 4:
+            raise MspcError(f"Im2Col: the image must have 4 dimensions, but its shape is {x.shape}", code="E0303")
+        if 0 in x.shape[2:]:
+            raise MspcError(f"Im2Col: the image of shape {x.shape} is empty")
+        return " -> ".join(self.sides(x.shape[2:]))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        op = Col2Im(self.ksizes, self.dilations, self.pads, self.strides, x.shape[2:])
+        return (b.emit(op, dout),)
+
+    def compute(self, xp: Any, x: Any) -> Any:
+        along = self.along()
+        counts = result_lengths(self.name, x.shape[2:], along)
+        found = xp.zeros((*x.shape[:2], *(w.size for w in along), *counts), x.dtype)
+        for place in taps(along):
+            inside, looked = met(along, place, x.shape[2:], counts)
+            found[(slice(None), slice(None), *place, *inside)] = x[(slice(None), slice(None), *looked)]
+        return found.reshape(*x.shape[:2], math.prod(w.size for w in along), math.prod(counts))
+
+
+class Col2Im(_Columns):
+    """Images [n, c, *output_size] whose positions are sums of the values for them in the columns [n, c, taps, windows].
+    Called as `Col2Im(...)(x, output_size)`."""
+
+    kernel_size: Any = 1
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1
+    output_size: Any = ()
+    settings = (("output_size", constant_of),)
+    optional_settings = 1
+    samples = (sample((4, 4, 6, 21), kernel_size=(3, 2), padding=1, stride=(1, 2), output_size=(7, 5)),)
+
+    def given(self) -> tuple[Any, Any, Any, Any]:
+        return self.kernel_size, self.stride, self.dilation, self.padding
+
+    def rule(self, x: TensorType) -> str:
+        lengths = numbers(self.name, "output_size", self.output_size, 2)
+        if len(x.shape) != 4:
+            raise MspcError(f"Col2Im: the columns must have 4 dimensions, but their shape is {x.shape}")
+        image, columns = self.sides(lengths)
+        along = self.along()
+        expected = math.prod(w.size for w in along), math.prod(result_lengths(self.name, lengths, along))
+        if x.shape[2:] != expected:
+            raise MspcError(
+                f"Col2Im: the columns have shape {x.shape}, but an image of {lengths} has {expected[0]} places of a "
+                f"window and {expected[1]} positions"
+            )
+        return f"{columns} -> {image}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Im2Col(self.kernel_size, self.stride, self.dilation, self.padding), dout),)
+
+    def compute(self, xp: Any, x: Any) -> Any:
+        lengths, along = numbers(self.name, "output_size", self.output_size, 2), self.along()
+        counts = result_lengths(self.name, lengths, along)
+        columns = x.reshape(*x.shape[:2], *(w.size for w in along), *counts)
+        found = xp.zeros((*x.shape[:2], *lengths), x.dtype)
+        for place in taps(along):
+            inside, looked = met(along, place, lengths, counts)
+            found[(slice(None), slice(None), *looked)] += columns[(slice(None), slice(None), *place, *inside)]
+        return found

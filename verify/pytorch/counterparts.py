@@ -110,6 +110,18 @@ def _sampled(torch: Any) -> dict[str, Counterpart]:
     }  # fmt: skip
 
 
+def _rearranged(torch: Any) -> dict[str, Counterpart]:
+    f = torch.nn.functional
+
+    def columns(op: Any, x: Tensor) -> Tensor:
+        along = op.along()
+        sizes, strides, dilations = _moves(along)
+        found = f.unfold(f.pad(x, _sides(along)), sizes, dilations, 0, strides)
+        return found.reshape(*x.shape[:2], math.prod(sizes), -1)
+
+    return {"Im2Col": columns}
+
+
 # Writes attention out in PyTorch, as the counterpart of the operator that stores no scores.
 
 
@@ -226,7 +238,7 @@ def counterparts(torch: Any) -> dict[str, Counterpart]:
     """Return every counterpart by the operator's name."""
     families = (
         _alike, _elementwise, _activations, _reductions, _products, _normalisations, _choices, _shapes, _slices, _joins,
-        _lookups, _places, _losses, _convolutions, _pools, _sampled, _scans,
+        _lookups, _places, _losses, _convolutions, _pools, _sampled, _rearranged, _scans,
     )  # fmt: skip
     return {name: function for family in families for name, function in family(torch).items()}
 

@@ -28,7 +28,7 @@ from mspc.mindspore_api.ops.function_arguments import (
     share_of,
     wide,
 )
-from mspc.mindspore_api.ops.index_arguments import base_grid, corners, frame_places, window_places
+from mspc.mindspore_api.ops.index_arguments import base_grid, corners, frame_places
 
 
 def gelu(input: Any, approximate: str = "none") -> Any:
@@ -371,7 +371,7 @@ def unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, st
     """Return the elements in every window of images [n, c, h, w] as a column: [n, c times elements of a window,
     positions]."""
     of_rank("unfold", "input", input.shape, 4)
-    columns = image_to_columns(input, kernel_size, stride, dilation, padding)
+    columns = ops.Im2Col(kernel_size, stride, dilation, padding)(input)
     n, channels, places, positions = columns.shape
     return ops.reshape(columns, (n, channels * places, positions))
 
@@ -385,28 +385,7 @@ def fold(input: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padd
     if rows % places:
         raise ApiValueError(f"fold: {rows} rows are no multiple of the {places} places of a window")
     columns = ops.reshape(input, (n, rows // places, places, positions))
-    return columns_to_image(columns, output_size, kernel_size, dilation, padding, stride)
-
-
-def image_to_columns(x: Any, ksizes: Any, strides: Any = 1, dilations: Any = 1, pads: Any = 0) -> Any:
-    """Return [n, c, places of a window, positions] of images [n, c, h, w]. Raise ValueError if no window fits."""
-    of_rank("Im2Col", "x", x.shape, 4)
-    pairs, sizes, places = window_places("Im2Col", x.shape[2:], ksizes, dilations, pads, strides)
-    flat = ops.reshape(ops.Pad(pairs)(x), (*x.shape[:2], sizes[0] * sizes[1]))
-    return ops.Gather()(flat, places, 2)
-
-
-def columns_to_image(
-    x: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> Any:
-    """Return images [n, c, *output_size] whose positions are sums of the values for them in columns [n, c, places of a
-    window, positions]. Raise ValueError for columns of another shape."""
-    lengths = per_dimension("Col2Im", "output_size", output_size, 2)
-    pairs, sizes, places = window_places("Col2Im", lengths, kernel_size, dilation, padding, stride)
-    if x.shape[2:] != places.shape:
-        raise ApiValueError(f"Col2Im(): the columns have shape {x.shape}, but an image of {lengths} has {places.shape}")
-    image = ops.reshape(ops.GatherGrad(sizes[0] * sizes[1], 2)(x, places), (*x.shape[:2], *sizes))
-    return ops.Slice()(image, (0, 0, pairs[2][0], pairs[3][0]), (*x.shape[:2], *lengths))
+    return ops.Col2Im(kernel_size, dilation, padding, stride, output_size)(columns)
 
 
 def grid_sample(
