@@ -359,7 +359,6 @@ class Keep(_Marker, abstract=True):
     kind: str
     number: int
     turns: int
-    follows_neighbours = True
     linear_in = (0,)
     takes_complex = True
 

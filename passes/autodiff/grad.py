@@ -148,7 +148,7 @@ def _backward(b: Builder, request: Node, op: Gradient, mode: str, differentiate:
         source = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, Identity) else value
         if found and isinstance(source, Parameter) and not isinstance(grad, Node) and mode == "data_parallel":
             grad = b.emit(Identity(), grad)  # every rank has its own; their sum is the gradient
-        name = _trained_name(source)
+        name = _trained_name(source, mode)
         if name and isinstance(grad, Node):
             earlier = grad.attrs.get("gradient_for")
             grad.attrs["gradient_for"] = f"{earlier},{name}" if earlier else name
@@ -156,11 +156,14 @@ def _backward(b: Builder, request: Node, op: Gradient, mode: str, differentiate:
     return grads
 
 
-def _trained_name(value: Value) -> str:
-    """Return the name of a parameter, or the common name of the parameters of equal layers; "" for other values."""
+def _trained_name(value: Value, mode: str) -> str:
+    """Return the name of a parameter, or the common name of the parameters of equal layers; "" for other values. In
+    sharded modes layouts say how a stack's gradient is reduced in each iteration, so it needs no name there."""
     if isinstance(value, Parameter):
         return value.name
-    names = tuple(member.name for member in value.inputs) if is_stack_of_parameters(value) else ()
+    if not is_stack_of_parameters(value) or mode in ("semi_auto_parallel", "auto_parallel"):
+        return ""
+    names = tuple(member.name for member in value.inputs)
     return (common_name(names) if len(names) > 1 else "") or ",".join(names)
 
 

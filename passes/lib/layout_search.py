@@ -185,9 +185,9 @@ class Search:
         for type, layout in zip(element_types(node.type), option.outputs, strict=True):
             needed = self.traffic.needs(node)
             if needed:
-                total += self.traffic.turns.made(node) * sum(bytes_between(layout, target, type) for target in needed)
+                total += sum(bytes_between(layout, target, type) for target in needed)
             elif layout.partial:
-                total += self.traffic.turns.made(node) * scatter_bytes(layout, type.shape, type.dtype.itemsize)
+                total += scatter_bytes(layout, type.shape, type.dtype.itemsize)
         return total
 
     def inside(self, node: Node, option: ShardingChoice) -> float:
@@ -198,7 +198,7 @@ class Search:
             total += op.moved_bytes(operand_types(node), option.inputs)
         if self.trains and node.phase == "forward":
             total += total + gradient_bytes(node, option, self.rules[node])
-        return self.traffic.turns.runs(node) * total
+        return total
 
     def take(self, node: Node, option: ShardingChoice, source: str) -> None:
         """Decide on a choice; `source` says in words which rule it comes from."""

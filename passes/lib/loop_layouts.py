@@ -1,17 +1,29 @@
-"""Layouts in which loops carry values."""
+"""Layouts in which loops carry values, and how often loops repeat."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
-from mspc.ops.control.structural import Back, Enter, Joined, TupleGetItem, is_constraint
+from mspc.ir.types import StackType
+from mspc.ops.control.regions import For, Loop, MakeStack, RegionOp, Scan
+from mspc.ops.control.structural import (
+    Back,
+    Enter,
+    Joined,
+    Keep,
+    MakeTuple,
+    RegionBoundary,
+    StandIn,
+    TupleGetItem,
+    is_constraint,
+)
 from mspc.ops.op import Op
 from mspc.passes.lib.layout_search import restore, state_of
 from mspc.passes.lib.opened_graphs import is_zero
-from mspc.passes.lib.placement import Traffic, result_layouts
+from mspc.passes.lib.placement import Traffic, result_layouts, sent_inside
 
 # A carried value has one layout in all iterations. At first that is the one in which it enters the loop; if an
 # iteration leaves it in another layout, that one is tried, and kept if ranks send fewer bytes over all iterations. Sums
@@ -84,7 +96,7 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
 
     stored = _as_stored(graph, given)
     for turn in range(TRIES):
-        wanted = (stored if turn == 0 else {}) or _better_layouts(graph, given)
+        wanted = (stored if turn == 0 else {}) or dict(_better_layouts(graph, given))
         if not wanted:
             break
         before = {enter: enter.layout for enter in wanted if isinstance(enter.layout, Layout)}
@@ -159,15 +171,25 @@ def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
     return found
 
 
-def _better_layouts(graph: Graph, given: set[Node]) -> dict[Node, Layout]:
+def _better_layouts(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
     """Return the carried values that an iteration leaves in another layout, with that layout; values carried as they
-    enter stay so, and so do those in `given`. {} if no layout is another one."""
-    found: dict[Node, Layout] = {}
+    enter stay so, and so do those in `given`."""
+    changed = False
+    found: list[tuple[Node, Layout]] = []
     for node in graph.nodes:
-        enter = node.inputs[0] if isinstance(node.op, Back) else None
-        if isinstance(enter, Node) and isinstance(enter.op, Enter) and isinstance(enter.layout, Layout):
-            found |= {enter: _final_layout(enter, node.inputs[1]) or enter.layout} if enter not in given else {}
-    return found if any(layout != enter.layout for enter, layout in found.items()) else {}
+        if not isinstance(node.op, Back):
+            continue
+        enter, left = node.inputs
+        if not isinstance(enter, Node) or not isinstance(enter.op, Enter) or not isinstance(enter.layout, Layout):
+            continue
+        if enter in given:
+            continue
+        layout = _final_layout(enter, left)
+        if layout is None:
+            layout = enter.layout
+        changed |= layout != enter.layout
+        found.append((enter, layout))
+    return iter(found if changed else ())
 
 
 def _final_layout(enter: Node, left: Value) -> Layout | None:
@@ -182,7 +204,104 @@ def _final_layout(enter: Node, left: Value) -> Layout | None:
 
 
 def step_bytes(graph: Graph) -> float:
-    """Return the bytes that a rank sends in a step."""
-    traffic = Traffic(graph)
+    """Bytes that a rank sends, with those of loops as often as these turn."""
+    traffic, turns = Traffic(graph), LoopTurns(graph)
     traffic.required = result_layouts(graph)
-    return traffic.total()
+    total = sum(turns.made(parameter) * traffic.of_value(parameter) for parameter in graph.parameters)
+    for node in graph.nodes:
+        inside = traffic.of_sum(node) + sent_inside([node])
+        total += turns.made(node) * traffic.of_value(node) + turns.runs(node) * inside
+    return total
+
+
+UNKNOWN_TURNS = 10
+"""How many turns a loop counts for that nobody has counted yet."""
+
+
+class LoopTurns:
+    """The iterations of one opened graph. backs: nodes that carry a value to the next iteration, or bring a branch's
+    result to that of the other branch, with the Enter or the Leave that has the layout. kept: values that loops of the
+    forward graph store in every iteration for gradients alone."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.backs: list[tuple[Node, Node]] = []
+        self.kept: set[Node] = set()
+        self._runs: dict[Node, int] = {}
+        self._made: dict[Value, int] = {}
+        entries: dict[Value, int] = {}
+        turns = {node.op.owner: turns_of(node.op.op) for node in graph.nodes if isinstance(node.op, RegionBoundary)}
+        if not turns:
+            return
+        self.kept = _kept_for_gradients(graph)
+        times = [1]
+        for node in graph.nodes:
+            op = node.op
+            if isinstance(op, RegionBoundary):
+                if op.region:
+                    times.pop()
+                if not op.is_end:
+                    times.append(times[-1] * turns[op.owner])
+            self._runs[node] = times[-1]
+            if isinstance(node.type, StackType):
+                entries[node] = _entries(node, entries, turns)
+                self._made[node] = (times[-2] if isinstance(op, Keep) else times[-1]) * entries[node]
+            elif isinstance(op, Enter):
+                self._made[node] = times[-1] * turns[op.owner]
+            elif isinstance(op, Keep):
+                self._made[node] = times[-2]
+            if isinstance(op, StandIn) and isinstance(node.inputs[0], Node):
+                self._made[node.inputs[1]] = times[-1] * len(node.inputs[0].inputs)
+            elif isinstance(op, Back) and isinstance(node.inputs[0], Node):
+                self.backs.append((node, node.inputs[0]))
+
+    def runs(self, node: Node) -> int:
+        """Return how often a step runs a node."""
+        return self._runs.get(node, 1)
+
+    def made(self, value: Value) -> int:
+        """Return how often a step makes a value, every entry of a stack by itself, or reads another one in its
+        place."""
+        found = self._made.get(value)
+        if found is None:
+            found = self._runs.get(value, 1) if isinstance(value, Node) else 1
+        return found
+
+
+def _kept_for_gradients(graph: Graph) -> set[Node]:
+    users, results = graph.users(), set(graph.results)
+
+    def is_read(node: Node, index: int) -> bool:
+        """Return whether the forward graph, or the caller, reads a result of a loop."""
+        shown = [user for user, _ in users.get(node, ())]
+        if node in results or not all(isinstance(user.op, TupleGetItem) for user in shown):
+            return True
+        own = [user for user in shown if isinstance(user.op, TupleGetItem) and user.op.index == index]
+        return any(each in results or any(user.phase == "forward" for user, _ in users.get(each, ())) for each in own)
+
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if isinstance(node.op, Joined) and node.phase == "forward":
+            for index, value in enumerate(node.inputs):
+                if isinstance(value, Node) and isinstance(value.op, Keep) and not is_read(node, index):
+                    found.add(value)
+    return found
+
+
+def _entries(node: Node, known: Mapping[Value, int], turns: Mapping[Node, int]) -> int:
+    """Return the entries of the stack that a node makes or passes on."""
+    op = node.op
+    if isinstance(op, MakeStack):
+        return len(node.inputs)
+    if isinstance(op, Keep):
+        return turns[op.owner]
+    value = node.inputs[0] if node.inputs else None
+    if isinstance(op, TupleGetItem) and isinstance(value, Node) and isinstance(value.op, MakeTuple):
+        value = value.inputs[op.index]
+    return 1 if value is None else known.get(value, 1)
+
+
+def turns_of(op: RegionOp) -> int:
+    """Return the turns of a loop, `UNKNOWN_TURNS` if nobody has counted them; 1 of any other operator."""
+    if not isinstance(op, Loop):
+        return 1
+    return max(1, op.turns) if isinstance(op, For | Scan) and op.turns >= 0 else UNKNOWN_TURNS

@@ -19,7 +19,6 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.lib.batch_rows import own_rows
 from mspc.passes.lib.choices import ShardingChoice, composite_conflict, exchanges, make_choice
-from mspc.passes.lib.loop_turns import LoopTurns
 from mspc.passes.lib.redistribution import plan
 from mspc.sharding.rules import Rule
 
@@ -195,11 +194,9 @@ COLLECTIVE = 1e-2
 
 
 class Traffic:
-    """Costs of a step of one graph whose nodes get their layouts one by one. turns: how often loops repeat."""
+    """Costs over one graph whose nodes get their layouts step by step."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.turns = LoopTurns(graph)
         self.users = graph.users()
         self._readers = {
             value: [
@@ -214,7 +211,7 @@ class Traffic:
 
     def move(self, value: Value, target: Layout) -> float:
         """Return the bytes to bring a value to `target`, besides those that its decided readers already need."""
-        return self.turns.made(value) * cheapest_source(value, self.needs(value), target)[0]
+        return cheapest_source(value, self.needs(value), target)[0]
 
     def spared(self, node: Node, index: int, option: ShardingChoice) -> float:
         """Return the bytes of `move` that exchanging rows saves, if an operand is sharded along its rows."""
@@ -224,7 +221,7 @@ class Traffic:
         if not gathered or not isinstance(own, Layout) or own.partial or made.partial or isinstance(value, Constant):
             return 0.0
         held, result = slice_bytes(value.tensor_type, own), slice_bytes(node.tensor_type, made)
-        return max(0.0, gathered - self.turns.runs(node) * cast(Op, node.op).exchanged_bytes(held, result))
+        return max(0.0, gathered - cast(Op, node.op).exchanged_bytes(held, result))
 
     def needs(self, value: Value) -> list[Layout]:
         """Return the distinct layouts that decided readers need, in run order; sums take their terms as they are."""
@@ -252,7 +249,7 @@ class Traffic:
             if target != own:
                 total += cheapest_source(value, have, target)[0]
                 have.append(target)
-        return self.turns.made(value) * total
+        return total
 
     def of_sum(self, node: Node) -> float:
         """Bytes spent inside an AddN: terms of one layout are added first and redistributed once."""
@@ -266,23 +263,7 @@ class Traffic:
             for v in node.inputs
             if isinstance(v.layout, Layout) and v.layout != target and layouts.count(v.layout) > 1
         }
-        return self.turns.runs(node) * sum(bytes_between(layout, target, type) for layout, type in groups.items())
-
-    def spent(self) -> Iterator[tuple[int, float]]:
-        """Yield for each value that is brought elsewhere, and for each sum, how often that happens in a step, and the
-        bytes of a step."""
-        for value in (*self.graph.nodes, *self.graph.parameters):
-            yield self.turns.made(value), self.of_value(value)
-        for node in self.graph.nodes:
-            yield self.turns.runs(node), self.of_sum(node)
-
-    def total(self) -> float:
-        """Return the bytes that a rank sends in a step, inside of operators, too."""
-        of_runs: dict[int, list[Node]] = {}
-        for node in self.graph.nodes:
-            of_runs.setdefault(self.turns.runs(node), []).append(node)
-        inside = sum(runs * sent_inside(nodes) for runs, nodes in of_runs.items())
-        return sum(nbytes for _, nbytes in self.spent()) + inside
+        return sum(bytes_between(layout, target, type) for layout, type in groups.items())
 
 
 def slice_bytes(type: TensorType, layout: Layout) -> float:

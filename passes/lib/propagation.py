@@ -11,7 +11,7 @@ from mspc.ir.layout import Axes, Layout
 from mspc.ir.text.families import gradient_names
 from mspc.ir.types import StackType
 from mspc.ops.control.regions import MakeStack
-from mspc.ops.control.structural import Depend, Enter, Handed, Joined, Keep, TupleGetItem, is_constraint
+from mspc.ops.control.structural import Depend, Handed, Joined, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Abs
 from mspc.ops.math.float8 import Quantize
@@ -26,6 +26,7 @@ from mspc.passes.lib.placement import (
     is_master,
     operand_layouts,
     scatter_bytes,
+    sent_inside,
     stored,
     structural_layout,
     work_of,
@@ -199,10 +200,10 @@ class BackwardLayouts:
 
     def total(self, nodes: Iterable[Node]) -> PlanTotal:
         """Return the costs of the graph with its present layouts, and the work of `nodes`."""
-        turns = self.traffic.turns
-        work = sum(turns.runs(node) * work_of(node, self.rules[node]) for node in nodes if node in self.products)
-        moves = sum(times for times, nbytes in self.traffic.spent() if nbytes > 0)
-        return PlanTotal(self.traffic.total(), moves, work)
+        values = (*self.graph.nodes, *self.graph.parameters)
+        spent = [*map(self.traffic.of_value, values), *map(self.traffic.of_sum, self.graph.nodes)]
+        work = sum(work_of(node, self.rules[node]) for node in nodes if node in self.products)
+        return PlanTotal(sum(spent) + sent_inside(self.graph.nodes), sum(nbytes > 0 for nbytes in spent), work)
 
     def follow_operands(self, node: Node) -> None:
         """Take the layouts that cost the fewest bytes from the operands' own; an update those of its parameter."""
@@ -255,9 +256,9 @@ class BackwardLayouts:
         return complete or same or options
 
     def leads_to_update(self, node: Node, rule: Rule, op: Op) -> bool:
-        """Return whether a node runs on a parameter's slices: element by element, or as an entry of a stack, it makes
-        an operand of an update, and no partial operand goes through it that nobody needs complete before."""
-        if node.phase != "update" or node not in self.wanted or not (rule.is_elementwise or isinstance(op, Enter)):
+        """Return whether a node runs on a parameter's slices: element by element it makes an operand of an update, and
+        no partial operand goes through it that nobody needs complete before."""
+        if node.phase != "update" or node not in self.wanted or not rule.is_elementwise:
             return False
         return not any(
             layout is not None and layout.partial and i in op.linear_in and not self.needed_complete(node.inputs[i])
@@ -299,10 +300,6 @@ class BackwardLayouts:
             # The gradient of a parameter is summed in the parameter's own element type, by default.
             wide = bool(self.graph.attrs.get("gradient_fp32_sync", True))
             options = tuple(o for o in options if bool(o.inputs[0].partial) == wide) or options
-        if isinstance(node.op, Keep) and node in self.wanted:
-            # A gradient of which ranks store further slices is scattered in the loop: a stack of sums would be larger.
-            scattered = make_choice(rule, *merge(rule, ((rule.outputs[0], self.wanted[node]),), self.ranks))
-            return options if scattered.work == max(o.work for o in options) else (scattered,)
         if node not in self.products:
             return options
         options = tuple(dict.fromkeys((*options, *self.as_forward(node, rule))))
@@ -417,8 +414,6 @@ def _reader(search: Search, costs: UnsetLayouts, value: Node) -> tuple[Node, Sha
         return None
     if node.in_layouts is None or not isinstance(node.layout, Layout) or node.layout.partial:
         return None
-    if isinstance(op, Keep) and node.attrs.get("strategy_from") == FOR_UPDATE:
-        return None  # a stack of complete sums takes more memory than one of the slices that ranks store
     others = [other for number, other in enumerate(node.inputs) if number != index]
     if any(other in costs.graded for other in others):
         return None
@@ -675,13 +670,13 @@ class UnsetLayouts:
         if isinstance(value, Constant) or not isinstance(own, Layout):
             return 0.0
         (type,) = element_types(value.type)
-        needed, times = self.traffic.needs(value), self.traffic.turns.made(value)
+        needed = self.traffic.needs(value)
         if not needed:
-            return times * scatter_bytes(own, type.shape, type.dtype.itemsize) if own.partial else 0.0
+            return scatter_bytes(own, type.shape, type.dtype.itemsize) if own.partial else 0.0
         total = self.traffic.of_value(value)
         if value in self.graded:
             back = own.without_partial()
-            total += times * sum(bytes_between(layout.without_partial(), back, type) for layout in needed)
+            total += sum(bytes_between(layout.without_partial(), back, type) for layout in needed)
         return total
 
 
@@ -756,13 +751,13 @@ def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted:
         if rule is None or node.phase != "update" or not isinstance(op, Op) or node.in_layouts is not None:
             continue
         choice = update_choice(node, rule, op, ranks) if op.mutates else None
-        if choice is None and node in wanted and (op.mutates or rule.is_elementwise or isinstance(op, Enter)):
+        if choice is None and node in wanted and (op.mutates or rule.is_elementwise):
             choice = make_choice(rule, *merge(rule, ((rule.outputs[0], wanted[node]),), ranks))
         if choice is None:
             continue
         for value, layout in zip(node.inputs, choice.inputs, strict=True):
             if isinstance(value, Node) and value.shape:
-                wanted.setdefault(_row_of(value), layout)
+                wanted.setdefault(value, layout)
             elif isinstance(value, Parameter) and value.layout is None:
                 value.layout, decided = layout, True
     return decided
@@ -782,9 +777,9 @@ def place_updates(search: Search) -> None:
     waiting: list[tuple[Value, Layout | None]] = [*wanted_by_updates(graph, rules, search.ranks).items()]
     while waiting:
         value, layout = waiting.pop(0)
-        node = _row_of(value)
-        rule = rules.get(node) if isinstance(node, Node) else None
-        if not isinstance(node, Node) or rule is None or layout is None or node.in_layouts or not rule.outputs:
+        node = _row_of(value) if isinstance(value, Node) else None
+        rule = rules.get(node) if node is not None else None
+        if node is None or rule is None or layout is None or node.in_layouts is not None or not rule.outputs:
             continue
         choice = make_choice(rule, *merge(rule, ((rule.outputs[0], layout),), search.ranks))
         is_move = len(rule.inputs) == 1 and not rule.reduced and choice.outputs == (layout,)
@@ -803,13 +798,14 @@ def computes_gradients(graph: Graph) -> bool:
     return trained and not any(node.phase == "backward" for node in graph.nodes)
 
 
-def _row_of(value: Value) -> Value:
-    """Return what gives a loop its result, if the value is one of a loop, else the value."""
-    if isinstance(value, Node) and isinstance(value.op, TupleGetItem):
-        joined = value.inputs[0]
-        if isinstance(joined, Node) and isinstance(joined.op, Joined):
-            return joined.inputs[value.op.index]
-    return value
+def _row_of(node: Node) -> Node | None:
+    """Return the node that gives a loop its result, if the node is one of a loop, else the node."""
+    joined = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
+    if not isinstance(joined, Node) or not isinstance(joined.op, Joined):
+        return node
+    assert isinstance(node.op, TupleGetItem)
+    found = joined.inputs[node.op.index]
+    return found if isinstance(found, Node) else None
 
 
 def store_configured(search: Search) -> list[Node]:

@@ -40,6 +40,7 @@ from mspc.passes.lib.choices import (
     points_of,
 )
 from mspc.passes.lib.layout_search import Search, other_rule
+from mspc.passes.lib.loop_layouts import LoopTurns
 from mspc.passes.lib.placement import COLLECTIVE, is_master, scatter_bytes
 from mspc.search.model.distances import Hosts, LayoutTable
 from mspc.search.solver.elimination import Factor, Table
@@ -422,7 +423,7 @@ class CostModel:
         self._domains: dict[Any, Variable] = {}
         self._sums: dict[int, frozenset[Layout]] = {}
         self._sources: dict[Value, Source | None] = {}
-        self.turns = search.traffic.turns
+        self.turns = LoopTurns(search.graph)
         self._own_bytes = InternalBytes(search.graph.nodes, search.rules, search.ranks, UnevenCosts(terms, self.hosts))
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
         self.graded = values_with_gradients(search) if search.trains else set[Value]()

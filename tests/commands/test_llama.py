@@ -1,8 +1,8 @@
 """A LLaMA-like network compiles without making its parameters, and runs from the script's first values however it is
-sharded. `--verbose`, `--quiet`, the progress of `opt`, and what shells complete.
+sharded.
+`--verbose`, `--quiet`, the progress of `opt`, and what shells complete.
 """
 
-import json
 import os
 import re
 import subprocess
@@ -59,7 +59,9 @@ def first_values(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_first_values_are_the_scripts_however_many_ranks_and_layers(llama: str) -> None:
+def test_first_values_are_the_scripts_however_many_ranks_and_layers(
+    llama: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     global_value = first_values(compiled(llama, f"{SIZES} 2 2"))
     assert not any(np.isnan(array).any() for array in global_value.values())
     assert global_value["layers.1.feed_forward.w_up"].std() == pytest.approx(0.02, rel=0.1)
@@ -78,15 +80,6 @@ def test_a_compiled_program_trains_as_the_script(llama: str, capsys: pytest.Capt
     capsys.readouterr()
     run_directory(folder, data=Path("text.npz"), steps=3, simulate=True)
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == wanted
-
-
-def test_a_loop_over_layers_sends_no_more_than_layers_one_by_one(llama: str) -> None:
-    totals: list[Any] = []
-    for lazy in ("", "lazy "):
-        compiled(llama, f"{lazy}4 32 4 48 64 2 2 4 16")
-        totals.append(json.loads(Path("table.json").read_text())["totals"])
-    assert totals[1]["collectives"] <= totals[0]["collectives"]
-    assert totals[1]["bytes_sent"] <= totals[0]["bytes_sent"] + 2048  # the gradient that a loop carries is complete
 
 
 PEAK = '''
@@ -159,14 +152,21 @@ def test_a_quiet_verify_says_its_verdict(script: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr() == ("equal: 1 value on 2 ranks within 1e-05 of one device\n", "")
 
 
-def test_opt_says_its_passes_on_stderr_and_shows_its_progress_on_a_terminal(
+def test_opt_says_its_passes_on_stderr(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compile_target(str(script), CompileOptions(loudness=QUIET))
+    (file,) = Path("saved_graph/rank_0").glob("*_execute_*.ir")
+    plain = optimize(file, "simplify,execute")
+    assert optimize(file, "simplify,execute", Loudness(verbose=True)) == plain
+    assert passes(capsys) == ["simplify", "execute"]
+
+
+def test_opt_shows_its_progress_on_a_terminal(
     script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_target(str(script), CompileOptions(loudness=QUIET))
     (file,) = Path("saved_graph/rank_0").glob("*_execute_*.ir")
-    plain, shown = optimize(file, "simplify,execute"), capsys.readouterr().err
-    assert (optimize(file, "simplify,execute", Loudness(verbose=True)), shown) == (plain, "")
-    assert passes(capsys) == ["simplify", "execute"]
+    optimize(file, "simplify")
+    assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     optimize(file, "simplify")
     assert capsys.readouterr().err.startswith("\rsimplify (1 of 1)")
