@@ -336,7 +336,7 @@ def test_sums_over_micro_batches_are_made_in_place() -> None:
     for node in calls:
         given = {p.offset for value in node.inputs for p in plan.places.get(value, ()) if p.kind == "arena"}
         again.append(sum(place.offset in given for place in plan.places[node]))
-    assert again == [2, 6, 6, 6]  # the weights of two layers, and then their totals, which AddN joins in place
+    assert again == [2, 6, 6, 6]  # the weights of two layers, and from the second call their biases
 
 
 # Stages of a pipeline on real GPUs give the losses of the CPU by every schedule.
