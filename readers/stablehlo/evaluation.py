@@ -283,20 +283,26 @@ class RegionWalk:
 
     def counted(self, condition: HloRegion, body: HloRegion, given: Sequence[Any]) -> CountedLoop | None:
         """Return how a loop counts; None if its iterations are known only when it runs."""
+        last = body.operations[-1].operands
         if not condition.operations or condition.operations[-1].name not in _RETURNS:
             return None
-        compared = next((each for each in condition.operations if each.results and each.results[0] in
-                         condition.operations[-1].operands), None)  # fmt: skip
-        if compared is None or name_of(compared) != "compare" or len(compared.operands) != 2:
+        if len(last) != len(condition.arguments):
             return None
-        (first, limit), last = compared.operands, body.operations[-1].operands
-        is_less = "LT" in str((compared.words, compared.attributes))
-        if first not in condition.arguments or not is_less or len(last) != len(condition.arguments):
-            return None
-        at = condition.arguments.index(first)
         fixed = {name: (0, n) for k, name in enumerate(condition.arguments)
                  if last[k] == body.arguments[k] and (n := integer(given[k])) is not None}  # fmt: skip
-        end, begin = LinearValues(self, fixed, condition).of(limit), integer(given[at])
+        values, names = LinearValues(self, fixed, condition), {name: name for name in condition.arguments}
+        compared = values.made.get(condition.operations[-1].operands[0])
+        if compared is not None and name_of(compared) == "fusion":  # as XLA's compiled modules have it
+            outer, values = compared.operands, values.inside(compared)
+            names = {inner: names.get(name, "") for inner, name in zip(values.region.arguments, outer, strict=True)}
+            compared = values.made.get(values.region.operations[-1].operands[0])
+        if compared is None or name_of(compared) != "compare" or len(compared.operands) != 2:
+            return None
+        (first, limit), is_less = compared.operands, "LT" in str((compared.words, compared.attributes))
+        if not names.get(first) or not is_less:
+            return None
+        at = condition.arguments.index(names[first])
+        end, begin = values.of(limit), integer(given[at])
         step = LinearValues(self, {body.arguments[at]: (1, 0)}, body).of(last[at])
         if end is None or end[0] or begin is None or step is None or step[0] != 1 or step[1] < 1:
             return None
@@ -475,8 +481,8 @@ class LinearValues:
         self.made = {name: each for each in region.operations for name in each.results}
 
     def inside(self, call: HloOperation) -> LinearValues:
-        """Return the values of a function that the region calls."""
-        callee = self.walk.function(symbol(call, "callee")).body
+        """Return the values of a function that the region calls, or of a fusion in it."""
+        callee = call.regions[0] if call.regions else self.walk.function(symbol(call, "callee")).body
         pairs = zip(callee.arguments, map(self.of, call.operands), strict=True)
         return LinearValues(self.walk, {name: value for name, value in pairs if value is not None}, callee)
 
@@ -497,10 +503,13 @@ class LinearValues:
             is_less = compared is not None and "LT" in str((compared.words, compared.attributes))
             given = [self.of(each, depth + 1) for each in compared.operands] if compared is not None and is_less else []
             return last if given == [last, (0, 0)] else None
-        if kind not in ("add", "subtract", "convert"):
+        if kind == "fusion":
+            inner = self.inside(made)
+            return inner.of(inner.region.operations[-1].operands[made.results.index(name)], depth + 1)
+        if kind not in ("add", "subtract", "convert", "copy"):
             return None
         parts = [self.of(each, depth + 1) for each in made.operands]
-        if parts[0] is None or parts[-1] is None or kind == "convert":
+        if parts[0] is None or parts[-1] is None or kind in ("convert", "copy"):
             return parts[0]
         sign = -1 if kind == "subtract" else 1
         first, second = parts[0], parts[-1]

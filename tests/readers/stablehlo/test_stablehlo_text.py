@@ -16,6 +16,7 @@ import pytest
 from mspc import Tensor
 from mspc.commands.options import ImportOptions
 from mspc.commands.search import SearchOptions, search_target
+from mspc.commands.verify import programs_of_partitioned
 from mspc.readers.stablehlo.module import HloModule
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.partition_specs import spec_of
@@ -231,6 +232,27 @@ def test_collectives(tmp_path: Path, name: str) -> None:
     if name == "gather":  # groups have an order
         with pytest.raises(ExecutionError, match="differ"):
             check(tmp_path, WHOLE, text_of(MODULES, name).replace("[[0, 1, 2, 3]]", "[[0, 2, 1, 3]]"))
+
+
+FUSED = """"mhlo.fusion"(%iterArg, %c_1) <{fusion_kind = #mhlo<fusion_kind kLoop>}> ({
+      ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+        %made = stablehlo.OPERATION %a, %b : (tensor<i32>, tensor<i32>) -> tensor<TYPE>
+        mhlo.return %made : tensor<TYPE>
+      }) : (tensor<i32>, tensor<i32>) -> tensor<TYPE>"""
+
+
+def test_loops_that_count_in_fusions_have_a_number_of_iterations(tmp_path: Path) -> None:
+    """As in modules that XLA has compiled: collectives inside count as often as they run."""
+    after = text_of(MODULES, "loop")
+    for operation, type in (("compare  LT,", "i1"), ("add", "i32")):
+        fused = FUSED.replace("OPERATION", operation).replace("TYPE", type)
+        after, count = re.subn(rf"stablehlo.{operation} %iterArg, %c_1 : .*", lambda _, to=fused: to, after)
+        assert count == 1
+    (tmp_path / "step.mlir").write_text(WHOLE)
+    (tmp_path / "after.mlir").write_text(after)
+    proved = programs_of_partitioned(tmp_path / "step.mlir", tmp_path / "after.mlir")
+    assert not any(node.regions for kind in proved.kinds for node in kind.graph.all_nodes())
+    check(tmp_path, WHOLE, after)
 
 
 def test_a_start_beyond_the_end_is_tried(tmp_path: Path) -> None:
