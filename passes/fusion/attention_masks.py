@@ -309,14 +309,16 @@ def _least(leaf: Value) -> float:
 def _leaves(value: Value) -> Iterator[tuple[Value, bool]]:
     """Return the floating-point values a tensor is computed from, and whether they are only moved and cast."""
 
-    def operands(leaf: tuple[Value, bool]) -> list[tuple[Value, bool]]:
-        at, straight = leaf
-        if not isinstance(at, Node) or not isinstance(at.op, Elementwise | MOVED | Tril | Triu):
-            return []
-        straight = straight and (isinstance(at.op, Cast | Select) or not isinstance(at.op, Elementwise))
-        return [(v, straight) for v in at.inputs if isinstance(v.type, TensorType) and v.type.dtype.is_float]
+    def is_computed(at: Value) -> bool:
+        return isinstance(at, Node) and isinstance(at.op, Elementwise | MOVED | Tril | Triu)
 
-    return (leaf for leaf in reached([(value, True)], operands) if not operands(leaf))
+    def operands(leaf: tuple[Value, bool]) -> Iterator[tuple[Value, bool]]:
+        at, straight = leaf
+        if isinstance(at, Node) and is_computed(at):
+            straight = straight and (isinstance(at.op, Cast | Select) or not isinstance(at.op, Elementwise))
+            yield from ((v, straight) for v in at.inputs if isinstance(v.type, TensorType) and v.type.dtype.is_float)
+
+    return (leaf for leaf in reached([(value, True)], operands) if not is_computed(leaf[0]))
 
 
 def with_hidden_rows(b: Builder, out: Value, mask: Value, value: Value, layout: str, filled: float) -> Node:
