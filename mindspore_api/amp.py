@@ -53,7 +53,7 @@ BLACK_CELLS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm")
 """Cells that stay in Float32 under O2."""
 AUTO_WHITE = (
     "Conv2D", "Conv3D", "Conv2DTranspose", "Conv3DTranspose", "MatMul", "BatchMatMul", "PReLU", "Einsum", "Dense",
-    "Addmm",
+    "Addmm", "FlashAttentionScore",
 )  # fmt: skip
 """Operators in half precision under "auto"."""
 AUTO_BLACK = (

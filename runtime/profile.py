@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.cost.nodes import moved_bytes, sent_bytes, work_of
+from mspc.analysis.cost.nodes import moved_bytes, sent_bytes, share_of_scores, work_of
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import Type
@@ -133,17 +133,19 @@ def costs(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> list[NodeCost]
     return [
         NodeCost(
             nodes[i].label, nodes[i].type, streams[i], typical[i], typical[i] / everything, _line(nodes[i]),
-            runs.get(i, 1), nodes[i].scope, *(runs.get(i, 1) * amount for amount in _work(nodes[i])),
+            runs.get(i, 1), nodes[i].scope, *(runs.get(i, 1) * amount for amount in traffic_and_operations(nodes[i])),
         )
         for i in sorted(typical, key=lambda index: (-typical[index], index))
     ]  # fmt: skip
 
 
-def _work(node: Node) -> tuple[float, float]:
+def traffic_and_operations(node: Node) -> tuple[float, float]:
     """Return (bytes, floating-point operations) of one run."""
     if node.regions:
         return 0.0, 0.0
-    return (sent_bytes(node), 0.0) if node.op.is_collective else (moved_bytes(node), work_of(node))
+    if node.op.is_collective:
+        return sent_bytes(node), 0.0
+    return moved_bytes(node), work_of(node) * share_of_scores(node)
 
 
 def sums(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> tuple[float, float, float]:

@@ -23,6 +23,7 @@ from mspc.analysis.cost.nodes import (
     seconds,
     sent_bytes,
     share_of_scores,
+    work_of,
 )
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value, operand_types
@@ -38,6 +39,7 @@ from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, 
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.passes.lib.redistribution import plan
+from mspc.runtime.profile import traffic_and_operations
 from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import ON_GPU
 from mspc.search.calibration.timed_operators import timing_tasks, traffic
@@ -336,6 +338,7 @@ def test_slices_may_be_of_other_kinds() -> None:
 def test_scores_that_no_query_sees_are_not_computed() -> None:
     full, causal = attention(FlashAttentionScore), attention(FlashAttentionScore, sparse_mode=2)
     assert share_of_scores(causal) == pytest.approx(65 / 128)
+    assert traffic_and_operations(causal)[1] == pytest.approx(65 / 128 * work_of(causal)), "of a profile"
     assert share_of_scores(causal, 16) == pytest.approx((1 + 2 + 3 + 4) / 16)
     assert computed(causal, H100) == computed(full, H100), "one block of queries and keys"
     assert computed(causal, replace(H100, device="CPU")) == computed(full, H100)

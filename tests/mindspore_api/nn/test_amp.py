@@ -214,6 +214,17 @@ def test_auto_follows_its_lists() -> None:
     ]  # fmt: skip
 
 
+def test_auto_rounds_operands_of_attention() -> None:
+    class Heads(nn.Cell):
+        def construct(self, x):
+            return ops.flash_attention_score(x, x, x, head_num=2, input_layout="BSH")
+
+    graph = traced(amp.auto_mixed_precision(Heads(), "auto", mspc.bfloat16), (2, 4, 16))
+    assert {v.type for n in graph.nodes if n.op.name == "FlashAttentionScore" for v in n.inputs} == {
+        TensorType(BFLOAT16, (2, 4, 16))
+    }
+
+
 def test_custom_lists() -> None:
     white = amp.custom_mixed_precision(Normed(), white_list=[ops.MatMul])
     kinds = dict(types_of(traced(white, (8, 16))))
