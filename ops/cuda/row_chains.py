@@ -5,8 +5,9 @@ operands along a row, and the CUDA kernel.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,19 @@ from mspc.ops.cuda.text import (
     with_arguments,
 )
 from mspc.ops.device import Array, Device, Launch, RankSum, all_of, c_type, computing_type, source_text
+
+
+_HIT = re.compile(r"\(i64\)(\w+)( - \d+)? == \(i64\)\(at % (\d+)\) \? (\w+) : (\w+)")
+"""The C++ of an element of OneHot along a row, see `_Hit` in the operator's module."""
+
+
+class OneColumn(NamedTuple):
+    """C++ of a value that is the same in all columns of a row but one. column: the number of that column. value: the
+    value in the others, if `condition` is true."""
+
+    column: str
+    condition: str
+    value: str
 
 
 @dataclass(slots=True)
@@ -116,6 +130,30 @@ class RowChain:
                 found[line.name] = most
         return found
 
+    def one_columns(self) -> dict[str, OneColumn]:
+        """Return the lines of OneHot and those that compute with them, by name, if they are the same in all columns of
+        a row but one."""
+        found: dict[str, OneColumn] = {}
+        by_row = {read.name for read in self.reads if self.operand_columns(read) == "none"}
+        by_row |= {line.name for line in self.lines if line.by_row}
+        for line in self.lines:
+            hit, given = _HIT.fullmatch(line.text), [found[name] for name in line.reads if name in found]
+            others = [name for name in line.reads if name not in found and name not in by_row]
+            if hit and int(hit[3]) == self.length and not others:
+                found[line.name] = OneColumn(f"(i64){hit[1]}{hit[2] or ''}", "true", hit[5])
+            if line.by_row or not given or any(each.column != given[0].column for each in given):
+                continue
+            values = {name: found[name].value if name in found else name for name in line.reads}
+            conditions, text = [each.condition for each in given], line.text
+            if len(line.reads) == 3 and text == "{} ? {} : {}".format(*line.reads) and others == [line.reads[1]]:
+                conditions.append(f"!({values[line.reads[0]]})")
+                others, text = [], line.reads[2]
+            if not others and "at" not in re.findall(r"\w+", text):
+                value = re.sub(r"\w+", lambda word: values.get(word[0], word[0]), text)
+                value = f"({computing_type(line.dtype)})({value})"
+                found[line.name] = OneColumn(given[0].column, " && ".join(dict.fromkeys(conditions)), value)
+        return found
+
     def stages(self) -> tuple[dict[str, int], int]:
         """Return (the first pass in which a value can be computed, or read if it is a row's, the number of passes)."""
         ready: dict[str, int] = {read.name: 0 for read in self.reads}
@@ -146,14 +184,17 @@ def neutral_of(line: LoopLine) -> str:
     return f"({kind_of(line)})({neutral(line.total.how, line.total.accumulates)})"
 
 
-def merged_update(line: LoopLine, most: LoopLine) -> str:
-    """Return C++ by which a sum of exponentials, and the largest element of the row, take an element."""
-    kind, name, top, value = kind_of(line), f"r_{line.name}", f"r_{most.name}", f"({kind_of(most)}){most.reads[0]}"
-    return (
-        f"const {kind} top_{line.name} = Largest::of({top}, {value}); "
-        f"if (top_{line.name} != {top}) {{ {name} *= exp({top} - top_{line.name}); {top} = top_{line.name}; }} "
-        f"{name} += exp({value} - ({top} == {neutral_of(most)} ? 0 : {top}));"
-    )
+def merged_update(line: LoopLine, most: LoopLine) -> list[str]:
+    """Return C++ by which a sum of exponentials, and the largest element of the row, take a pack of elements, `v` with
+    the name of the largest one: one scaling for the pack."""
+    name, top, pack = f"r_{line.name}", f"r_{most.name}", f"v_{most.name}"
+    return [
+        f"{kind_of(line)} top_{line.name} = {top};",
+        f"for (int j = 0; j < V; ++j) top_{line.name} = Largest::of(top_{line.name}, {pack}[j]);",
+        f"if (top_{line.name} != {top}) {{ {name} *= exp({top} - top_{line.name}); {top} = top_{line.name}; }}",
+        f"if ({top} == {neutral_of(most)}) top_{line.name} = 0;",
+        f"for (int j = 0; j < V; ++j) {name} += exp({pack}[j] - top_{line.name});",
+    ]
 
 
 def end_of_total(line: LoopLine, group: int, most: LoopLine | None) -> str:
@@ -353,6 +394,8 @@ class _PassPlan:
         self.merges = chain.merges()
         self.lines = {line.name: line for line in chain.lines}
         self.reads = {read.name: read for read in chain.reads}
+        self.short = {} if chain.summed is not None else self._short_passes()
+        """Passes that only add up values that are 0 in all columns but one: they may read that column alone."""
         self.made: list[list[str]] = []
         """By pass, the names that it computes of an element: operands' elements and lines, in their order."""
         self.first: dict[str, int] = {}
@@ -363,6 +406,17 @@ class _PassPlan:
             self.made.append([name for name in seen if name not in self.first])
             self.again.update(dict.fromkeys(name for name in seen if name in self.first))
             self.first.update(dict.fromkeys(self.made[-1], number))
+
+    def _short_passes(self) -> dict[int, OneColumn]:
+        chain, columns, found = self.chain, self.chain.one_columns(), dict[int, OneColumn]()
+        for number in range(self.passes - bool(chain.writes)):
+            own = [line for line in chain.lines if line.total is not None and self.ready[line.name] - 1 == number]
+            hits = [columns.get(line.total.value) for line in own if line.total and line.total.how == "Sum"]
+            known = [each for each in hits if each is not None and each.column == (hits[0] or each).column]
+            if own and len(known) == len(own) and all(self.ready[total.value] != number for total in chain.totals):
+                condition = " && ".join(f"{each.condition} && {each.value} == 0" for each in known)
+                found[number] = OneColumn(known[0].column, condition, "0")
+        return found
 
     def _wanted(self, number: int) -> list[str]:
         """Return the values that pass `number` reduces and, if it is the last, stores."""
@@ -396,8 +450,9 @@ class _PassPlan:
         return list(found)
 
     def reading(self, name: str) -> int:
-        """Return how many passes read an operand's elements if none stays in registers."""
-        return sum(name in self._needed(number, held=False) for number in range(self.passes))
+        """Return how many passes read an operand's elements if none stays in registers, without short passes."""
+        whole = set(range(self.passes)) - self.short.keys()
+        return sum(name in self._needed(number, held=False) for number in whole)
 
     def words(self) -> int:
         """Return the registers for an element's values that wait for later passes, without those that a pass works
@@ -478,7 +533,7 @@ class _PassPlan:
               sums: ColumnTotals | None) -> list[str]:  # fmt: skip
         chain, held = self.chain, division.held
         last = number == self.passes - 1
-        loads: list[str] = []
+        loads, after = list[str](), list[str]()
         element = ["const int column = start + j; (void)column;", "const I at = first + column; (void)at;"]
         element.append("if (RAGGED && column >= COLUMNS) continue;")
         for name in self._needed(number, held):
@@ -504,7 +559,12 @@ class _PassPlan:
         for line in totals:
             assert line.total is not None
             if line.name in self.merges:
-                element.append(merged_update(line, self.merges[line.name]))
+                most = self.merges[line.name]
+                loads.append(f"{kind_of(most)} v_{most.name}[V];")
+                if chain.length % chain.lanes():  # columns after the last one
+                    loads.append(f"for (int j = 0; j < V; ++j) v_{most.name}[j] = {neutral_of(most)};")
+                element.append(f"v_{most.name}[j] = {most.reads[0]};")
+                after += merged_update(line, most)
             if line.name in self.merges or line in self.merges.values():
                 continue
             how, kind = line.total.how, kind_of(line)
@@ -516,9 +576,20 @@ class _PassPlan:
             loads.append(f"Pack<{_c(array)}, V> m{i};")
             element.append(f"m{i}.at[j] = narrow<{_c(array)}>({name});")
             stores.append(f"put_pack<{_c(array)}, V>(y{i} + row * {chain.row_step(array)} + start, m{i});")
+        begin, end, choice = "0", "PACKS", list[str]()
+        if number in self.short and not held:
+            short, begin, end = self.short[number], f"begin{number}", f"end{number}"
+            choice = [
+                f"const i64 only{number} = {short.column}; int {begin} = 0, {end} = PACKS;",
+                f"if ({short.condition}) {{",
+                f"    {begin} = only{number} < 0 || only{number} >= COLUMNS ? PACKS : (int)(only{number} / (GROUP * V));",
+                f"    {end} = {begin} < PACKS ? {begin} + 1 : PACKS;",
+                "}",
+            ]
         return [
+            *choice,
             f"#pragma unroll {unroll}",
-            "for (int k = 0; k < PACKS; ++k) {",
+            f"for (int k = {begin}; k < {end}; ++k) {{",
             "    const int start = (k * GROUP + lane) * V;",
             "    if (EXACT || start < COLUMNS) {",
             *(f"        {load}" for load in loads),
@@ -526,6 +597,7 @@ class _PassPlan:
             "        for (int j = 0; j < V; ++j) {",
             *(f"            {text}" for text in element),
             "        }",
+            *(f"        {text}" for text in after),
             *([f"        if (mine) {{ {' '.join(stores)} }}"] if stores else []),
             "    }",
             "}",
@@ -541,7 +613,7 @@ class _PassPlan:
         if name not in division.places:
             return [first]
         place = f"({kind}*)(memory + {division.places[name]}) + start"
-        if any(name in self._needed(earlier, held=False) for earlier in range(number)):
+        if any(name in self._needed(earlier, held=False) for earlier in range(number) if earlier not in self.short):
             return [f"{ahead}({place});"]
         return [first, f"put_pack<{kind}, V>({place}, a_{name});"]
 

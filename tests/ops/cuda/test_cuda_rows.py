@@ -284,6 +284,31 @@ def test_the_largest_and_the_sum_below_it_are_one_pass(tmp_path: Path) -> None:
         np.testing.assert_allclose(a, b, 1e-5, 1e-5)
 
 
+@pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+@pytest.mark.parametrize("length", [40_001, 40_000])
+@pytest.mark.parametrize("off", [0, 2])
+def test_sums_of_one_class_read_its_column(tmp_path: Path, length: int, off: int) -> None:
+    """Cross entropy and its gradient, with an ignored label and one at each end; all columns count if `off` is 2."""
+    classes = f"axis=1, depth={length}, offset=3"
+    loss = FusedElementwise((
+        "LogSoftmax(x0, axis=1)", f"OneHot(x1, x2, x3, {classes})", "Greater(t1, x4)", "Select(t2, t0, x4)",
+        "ReduceSum(t3, keep_dims=false, axis=(1))",
+    ), (4,))  # fmt: skip
+    gradient = FusedElementwise((
+        f"OneHot(x1, x2, x3, {classes})", "Greater(t0, x4)", "Select(t1, x5, x4)", "LogSoftmaxGrad(x0, t2, axis=1)",
+    ), (3,))  # fmt: skip
+    x = np.random.default_rng(3).standard_normal((4, length)).astype(np.float32)
+    labels, one, zero = np.array([-100, 3, length + 2, 777]), np.ones((), np.float32), np.zeros((), np.float32)
+    scale = np.arange(1, 5, dtype=np.float32)[:, None]
+    device, inputs = Texts(tmp_path), (x, labels, one, np.full((), off, np.float32), zero)
+    for op, given in ((loss, inputs), (gradient, (*inputs, scale))):
+        out = np.zeros_like(wanted := op.run(NUMPY, *given))
+        launch: Any = op.launch(device, out, *given)
+        launch()
+        np.testing.assert_allclose(out, wanted, 2e-5, 1e-5)
+        assert len(re.findall(r"for \(int k = begin\d; k < end\d", device.texts[-1])) == 1
+
+
 EPSILON = 1e-5
 NORM_CASES = [
     # rows, columns, the element types of x and of the result, whether there is an addend
