@@ -26,7 +26,6 @@ from mspc.ops.cuda.text import (
 )
 from mspc.ops.device import Array, Device, Launch, RankSum, all_of, c_type, computing_type, source_text
 
-
 _HIT = re.compile(r"\(i64\)(\w+)( - \d+)? == \(i64\)\(at % (\d+)\) \? (\w+) : (\w+)")
 """The C++ of an element of OneHot along a row, see `_Hit` in the operator's module."""
 
@@ -149,8 +148,9 @@ class RowChain:
                 conditions.append(f"!({values[line.reads[0]]})")
                 others, text = [], line.reads[2]
             if not others and "at" not in re.findall(r"\w+", text):
-                value = re.sub(r"\w+", lambda word: values.get(word[0], word[0]), text)
-                value = f"({computing_type(line.dtype)})({value})"
+                for name, value in values.items():
+                    text = re.sub(rf"\b{name}\b", value, text)
+                value = f"({computing_type(line.dtype)})({text})"
                 found[line.name] = OneColumn(given[0].column, " && ".join(dict.fromkeys(conditions)), value)
         return found
 
@@ -579,10 +579,11 @@ class _PassPlan:
         begin, end, choice = "0", "PACKS", list[str]()
         if number in self.short and not held:
             short, begin, end = self.short[number], f"begin{number}", f"end{number}"
+            only = f"only{number}"
             choice = [
-                f"const i64 only{number} = {short.column}; int {begin} = 0, {end} = PACKS;",
+                f"const i64 {only} = {short.column}; int {begin} = 0, {end} = PACKS;",
                 f"if ({short.condition}) {{",
-                f"    {begin} = only{number} < 0 || only{number} >= COLUMNS ? PACKS : (int)(only{number} / (GROUP * V));",
+                f"    {begin} = {only} < 0 || {only} >= COLUMNS ? PACKS : (int)({only} / (GROUP * V));",
                 f"    {end} = {begin} < PACKS ? {begin} + 1 : PACKS;",
                 "}",
             ]
