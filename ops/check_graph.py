@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import is_
+
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import PADDING, STAGE, STAGES, Graph, Layouts, Node, Parameter, element_layouts, element_types
 from mspc.ir.layout import Layout
@@ -9,10 +11,10 @@ from mspc.ir.types import TensorType, Type
 from mspc.ops.op import Op
 
 
-def check_graph(graph: Graph) -> None:
+def check_graph(graph: Graph, checked: dict[Node, tuple[object, ...]] | None = None) -> None:
     """Compare the type of every node of a known operator with the one that follows from its operands, and every layout
     with the number of ranks in the header and with the shape that it shards. Raise MspcError if they differ, or the
-    operands do not fit the operator."""
+    operands do not fit the operator. checked: nodes of earlier calls with their facts; unchanged ones are skipped."""
     ranks = graph.attrs.get("ranks", 1)
     sliced = "rank" in graph.attrs
     # Before stages are cut the header has the ranks of one stage, and a rank among those of all. A file may hold
@@ -26,10 +28,16 @@ def check_graph(graph: Graph) -> None:
         for parameter in each.parameters:
             _check_parameter(parameter, ranks)
         for node in each.nodes:
-            _check_type(node)
+            types = [value.type for value in node.inputs]
+            facts = (len(types), ranks, node.op, node.type, node.layout, node.in_layouts, *types)
+            if checked is not None and not node.regions:
+                if all(map(is_, checked.get(node, (None,)), facts)):
+                    continue
+                checked[node] = facts
+            _check_type(node, types)
             _check_layouts(node, node.layout, node.type, ranks)
-            for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
-                _check_layouts(node, layout, value.type, ranks)
+            for operand, layout in zip(types, node.in_layouts or (), strict=False):
+                _check_layouts(node, layout, operand, ranks)
 
 
 def _ranks_of_stage(graph: Graph, ranks: int) -> int:
@@ -60,10 +68,9 @@ def _check_parameter(parameter: Parameter, ranks: int) -> None:
         raise MspcError(f"{label}: {own} at {layout} is no slice of {declared}", notes=notes)
 
 
-def _check_type(node: Node) -> None:
+def _check_type(node: Node, types: list[Type]) -> None:
     if not isinstance(node.op, Op):
         return
-    types = [value.type for value in node.inputs]
     try:
         if node.regions or hasattr(node.op, "region_names"):
             from mspc.ops.control.regions import type_by_regions  # only if a graph has such nodes
@@ -82,10 +89,8 @@ def _check_type(node: Node) -> None:
 
 def _check_layouts(node: Node, layouts: Layouts, type: Type, ranks: int) -> None:
     for layout, element in zip(element_layouts(layouts), element_types(type), strict=False):
-        if layout is None:  # pyright: ignore[reportUnnecessaryComparison]  # of a tuple some may be open
-            continue
-        wrong = _misfit(layout, element.shape, ranks)
-        if wrong:
+        # Of a tuple some may be open.
+        if layout is not None and (wrong := _misfit(layout, element.shape, ranks)):  # pyright: ignore[reportUnnecessaryComparison]
             raise MspcError(f"{node.label}: the layout {layout} {wrong}", frames=node.frames)
 
 

@@ -260,6 +260,7 @@ class PassManager:
     def __init__(self, on_pass: OnPass | None = None, verify: str | None = None) -> None:
         self._on_pass = on_pass
         self._verify = os.environ.get(VERIFY, "") if verify is None else verify
+        self._checked: dict[Node, tuple[object, ...]] = {}
 
     def apply(self, step: Pass, graph: Graph) -> tuple[Graph, bool]:
         """Return (the resulting graph, changed).
@@ -281,7 +282,7 @@ class PassManager:
             try:
                 result.verify()
                 if changed and self._verify == "types":
-                    check_graph(result)
+                    check_graph(result, self._checked)
             except (AssertionError, MspcError) as error:
                 raise AssertionError(f"{step.name} leaves a broken graph: {error}") from None
         if self._on_pass is not None:
