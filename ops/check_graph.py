@@ -16,11 +16,10 @@ def check_graph(graph: Graph, checked: dict[Node, tuple[object, ...]] | None = N
     with the number of ranks in the header and with the shape that it shards. Raise MspcError if they differ, or the
     operands do not fit the operator. checked: nodes of earlier calls with their facts; unchanged ones are skipped."""
     ranks = graph.attrs.get("ranks", 1)
-    sliced = "rank" in graph.attrs
     # Before stages are cut the header has the ranks of one stage, and a rank among those of all. A file may hold
     # anything for their number.
     stages = 1 if STAGE in graph.attrs else graph.attrs.get(STAGES, 1)
-    if sliced and graph.attrs["rank"] >= ranks * (stages if type(stages) is int else 1):
+    if "rank" in graph.attrs and graph.attrs["rank"] >= ranks * (stages if type(stages) is int else 1):
         raise MspcError(f"{graph.name}: the header says rank {graph.attrs['rank']} of {ranks}")
     if STAGE in graph.attrs:
         ranks = _ranks_of_stage(graph, ranks)  # that layouts are of

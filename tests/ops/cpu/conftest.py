@@ -9,10 +9,9 @@ from mspc.ops.cpu.loops import library, program
 
 
 @pytest.fixture(scope="module")
-def quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder of a module's tests, and a compiler that is quick: loops are vectorised all the same."""
+def quick_compiler() -> Iterator[None]:
+    """A compiler that is quick: loops are vectorised all the same. Its libraries have their own names in the cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(library, "FLAGS", tuple("-O1" if flag == "-O3" else flag for flag in library.FLAGS))
         yield
 

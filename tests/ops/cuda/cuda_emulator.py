@@ -2,6 +2,7 @@
 
 Barriers and shuffles switch between fibers; a kernel in which threads wait for others that never come is an error.
 All kernels asked for are compiled together at the first launch, so that operators are prepared first and run then.
+Libraries stay in the user's cache folder by their text, for other processes and later runs.
 """
 
 import atexit
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ir.files.atomic_writing import cache_folder, drop_oldest, make_cache_folder, read_own, write_private
+from mspc.ops.cpu.loops.library import MAX_BYTES, _version
 from mspc.ops.device import source_text
 from mspc.ops.math.matmul import BatchMatMul
 from tests.ops.cuda.cuda_stand_ins import without_tensor_cores
@@ -31,8 +34,6 @@ NEEDED = shutil.which("g++")
 NVCC = shutil.which("nvcc")
 Place = tuple[Any, int]
 """Where a kernel is: its library, and its number there."""
-BUILT: dict[str, bytes] = {}
-"""Libraries that tests of this process have compiled, by their text."""
 KNOWN: dict[tuple[Any, ...], Place] = {}
 """Where kernels are that tests of this process have had, by all that says what they do. Their libraries hold state, but
 blocks run one after the other, and nothing of one is left for the next."""
@@ -230,13 +231,17 @@ class Emulator:
                 "void** given) { "
                 f"return run(k{number}::{name}, waits, grid, threads, given); }}\n{macros}"
             )
-        made = hashlib.sha256(text.encode()).hexdigest()
-        path = self.folder / f"kernels_{made[:16]}.so"
-        if made not in BUILT:
+        made = hashlib.sha256("\0".join((text, HEADERS, _version(COMMAND[:1]), *COMMAND)).encode()).hexdigest()
+        path = self.folder / f"kernels_{made[:16]}.so"  # of its own: a library holds state
+        stored = (cache_folder("emulated_kernels") or self.folder) / f"{made}.so"
+        if (library := read_own(stored)) is None:
             path.with_suffix(".cpp").write_text(text)
             compile_cpp("-shared", "-include", headers(), "-o", str(path), str(path.with_suffix(".cpp")))
-            BUILT[made] = path.read_bytes()
-        path.write_bytes(BUILT[made])
+            library = path.read_bytes()
+            make_cache_folder(stored.parent)
+            write_private(stored, library)
+            drop_oldest(stored.parent, ".so", MAX_BYTES)
+        path.write_bytes(library)
         return path
 
 
