@@ -34,6 +34,12 @@ LLAVA: Mapping[str, int] = _TABLES["llava"]
 """Sizes of Megatron's LLaVA example that its arguments do not state."""
 FLAGS = tables_of("megatron_arguments")["flags"]
 """Fields of a run that a flag sets, and those that are true unless one is set."""
+_SCRIPT = re.compile(r"(?m)^#!|^\s*(export )?\w+=")
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+_ASSIGNED = re.compile(r"""(?:export )?(\w+)=["']?(?:\$\{\w+:?-)?([\w./]+)\}?["']?;?""")
+"""An assignment of a shell script, `NAME=value` or `NAME=${NAME:-value}`."""
+_ARGUMENT = re.compile(r"""(?:^|(?<=[\s("']))--([\w-]+)(?:=|\s+|$)((?:(?!(?<=\s)--[A-Za-z]).)*)""")
+"""An argument with its value, which ends before the next argument."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Bytes of an element of optimizer states, by the name of its type."""
 SHARDINGS = {"optim": "states", "optim_grads": "gradients", "optim_grads_params": "parameters"}
@@ -41,17 +47,23 @@ SHARDINGS = {"optim": "states", "optim_grads": "gradients", "optim_grads_params"
 
 
 def argument_settings(text: str) -> Iterator[Setting]:
-    """Yield the arguments of a file: `--name`, `--name value` or `--name=value` on each line."""
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split("#")[0].strip().rstrip("\\").split(None, 1)
-        if not words:
+    """Yield the arguments of a file, `--name`, `--name value` or `--name=value`, one or more on a line; of a shell
+    script with the values of its variables, without its commands, and of the first branch of each condition."""
+    variables: dict[str, str] = {}
+    script, taken = _SCRIPT.search(text), True
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = _VARIABLE.sub(lambda name: variables.get(name[1], name[0]), raw.split("#")[0]).strip().rstrip("\\ ")
+        if script and re.match(r"(elif|else|fi)\b", line):
+            taken = line.startswith("fi")
+        if not taken:
             continue
-        name, equals, value = words[0].partition("=")
-        if not name.startswith("--"):
-            yield Setting(name, True, number)
-            continue
-        rest = value if equals else words[1].strip().strip("'\"") if len(words) > 1 else True
-        yield Setting(name[2:].replace("_", "-"), rest, number)
+        assigned = _ASSIGNED.fullmatch(line)
+        if assigned is not None:
+            variables[assigned[1]] = assigned[2]
+        if line and not line.startswith("--") and not script:
+            yield Setting(line.split()[0], True, number)
+        for name, value in _ARGUMENT.findall(line):
+            yield Setting(name.replace("_", "-"), value.strip().strip("'\")") or True, number)
 
 
 def family(found: ConfigurationSettings) -> str:

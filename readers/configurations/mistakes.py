@@ -29,7 +29,7 @@ TYPES = {
     for family, tables in {"arguments": _ARGUMENTS, **_TRAINERS}.items()
 }
 """The type of the values of each setting of a family; of Megatron-LM's arguments."""
-KNOWN = frozenset((*TYPES["arguments"], *_ARGUMENTS["others"].split()))
+KNOWN = frozenset((*TYPES["arguments"], *_ARGUMENTS["others"].split(), *_ARGUMENTS["launcher"].split()))
 """Names of Megatron-LM's arguments, and of settings that it has no argument for."""
 IGNORED_PREFIXES = tuple(_ARGUMENTS["ignored_prefixes"].split())
 """Beginnings of the names of arguments that change neither memory nor the time of a step."""

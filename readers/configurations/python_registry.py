@@ -16,7 +16,8 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
-from mspc.readers.configurations.settings import Setting, Values, error_at
+from mspc.ir.files.parsing import parsing_python
+from mspc.readers.configurations.settings import Setting, Values
 
 CHECKPOINTS = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
 """Classes of activation checkpoints, and the modes of older files that do the same."""
@@ -34,10 +35,8 @@ class Registry:
     """The functions of a registry's file, and the module and name of each import. file: its name in messages."""
 
     def __init__(self, file: str, path: Path, text: str) -> None:
-        try:
+        with parsing_python(file):
             tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError) as error:
-            raise error_at(file, getattr(error, "lineno", 0) or 0, f"the file is not valid Python: {error}") from None
         self.file, self.path = file, path.resolve()
         self.others: dict[str, Registry | None] = {}
         self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -11,6 +11,8 @@ from mspc.analysis.cost.machine import KNOWN_MACHINES
 from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
+from mspc.ir.files.parsing import reading
+from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.configurations import trainers
 from mspc.readers.configurations.megatron import MegatronReader, argument_settings
@@ -41,19 +43,9 @@ class Configuration:
 
 def text_of(path: Path) -> str:
     """Return the text of a file. Raise MspcError if it cannot be read."""
-    shown = shown_path(path)
-    try:
-        if path.is_dir():
-            raise MspcError(f"{shown} is a folder", notes=["name the configuration's file"])
-        if path.stat().st_size > LARGEST:
-            raise MspcError(f"{shown} has more than {LARGEST:,} bytes, so it is no configuration")
-        return path.read_bytes().decode()
-    except FileNotFoundError:
-        raise MspcError(f"there is no configuration {shown!r}", code="E0101") from None
-    except UnicodeDecodeError as error:
-        raise MspcError(f"{shown} is no text: byte {error.start} is not UTF-8") from None
-    except OSError as error:
-        raise MspcError(f"cannot read {shown}: {error.strerror}") from None
+    with reading(path, "configuration"):
+        check_regular(path, LARGEST)
+        return path.read_bytes().decode("utf-8-sig")
 
 
 def read_arguments(path: Path, ranks: int | None, sequence: int) -> Configuration:
@@ -61,9 +53,9 @@ def read_arguments(path: Path, ranks: int | None, sequence: int) -> Configuratio
     return megatron_configuration(shown_path(path), list(argument_settings(text_of(path))), ranks, sequence, "--")
 
 
-def read_preset(name: str, ranks: int | None, sequence: int, more: Sequence[Setting] = ()) -> Configuration:
+def read_preset(name: str, ranks: int | None, sequence: int) -> Configuration:
     """Return the run of a published model."""
-    settings = trainers.preset_settings(name) | {setting.name: setting for setting in more}
+    settings = trainers.preset_settings(name)
     # Two samples a rank, unless a setting says otherwise.
     settings.setdefault("global-batch-size", Setting("global-batch-size", 2 * (ranks or HOST_RANKS)))
     if ranks is not None and "num-experts" in settings:
@@ -140,6 +132,7 @@ TOOLS = (
     (trainers.mindformers_ranks, trainers.mindformers_settings, "mindformers"),
     (trainers.deepspeed_ranks, trainers.deepspeed_settings, "DeepSpeed"),
     (lambda found: found.count("num_processes", HOST_RANKS), trainers.accelerate_settings, "accelerate"),
+    (lambda f: f.count("trainer.devices", 8) * f.count("trainer.num_nodes") or None, trainers.nemo_settings, "NeMo"),
     (lambda _: None, trainers.recipe_settings, "Megatron-Bridge"),
 )
 """Families by the keys of their files, with the ranks that a file states; the first that fits is read."""

@@ -121,9 +121,18 @@ class ConfigurationSettings:
         """Return the value as read, or None."""
         return self.by_name[name].value if name in self else None
 
+    def known(self, name: str) -> Any:
+        """Return the value, or None if it is a variable, whose value is not known."""
+        value = self.raw(name)
+        if not isinstance(value, str) or is_stated(value):
+            return value
+        note = f"{self.shown(name)} is {value}, which is not known: the default is taken"
+        self.notes += [note] * (note not in self.notes)
+        return None
+
     def text(self, name: str, default: str = "") -> str:
         """Return a text; the default if it is none of the setting's choices."""
-        value = self.raw(name)
+        value = self.known(name)
         return default if value is None or str(value) not in CHOICES.get(name, (str(value),)) else str(value)
 
     def check_choices(self, choices: Mapping[str, list[str]]) -> None:
@@ -135,7 +144,7 @@ class ConfigurationSettings:
 
     def flag(self, name: str) -> bool:
         """Return a switch, which is off if it is not set."""
-        value = self.raw(name)
+        value = self.known(name)
         if value is None or isinstance(value, bool):
             return bool(value)
         text = str(value).lower()
@@ -145,7 +154,7 @@ class ConfigurationSettings:
 
     def count(self, name: str, default: int = 0, least: int = 1) -> int:
         """Return an integer from `least` to `MAX_SIZE`, or to `MAX_LAYERS` if it is a number of layers."""
-        value = self.raw(name)
+        value = self.known(name)
         if value is None:
             return default
         try:
@@ -161,7 +170,7 @@ class ConfigurationSettings:
 
     def number(self, name: str, default: float = 0.0) -> float:
         """Return a number."""
-        value = self.raw(name)
+        value = self.known(name)
         if value is None:
             return default
         try:

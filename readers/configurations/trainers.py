@@ -1,5 +1,5 @@
 """Readers of configurations of trainers other than Megatron-LM, with Megatron's names of their settings: torchtitan's
-TOML, MaxText's and mindformers' YAML, DeepSpeed's JSON, Hugging Face's `config.json`, accelerate's YAML, rows of
+TOML, YAML of MaxText, mindformers, NeMo and accelerate, DeepSpeed's JSON, Hugging Face's `config.json`, rows of
 Megatron-Bridge's performance summary, and published models by name.
 
 A DeepSpeed or accelerate file says nothing of the model: its sizes are read from the `config.json` beside it.
@@ -14,7 +14,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
-from mspc.readers.configurations.megatron import SHARDINGS
 from mspc.readers.configurations.mistakes import HOST_RANKS, IGNORED_PREFIXES, KNOWN, largest_divisor
 from mspc.readers.configurations.settings import Setting, Values, tables_of
 
@@ -25,8 +24,6 @@ _NAMES = tables_of("trainers")
 FLAVORS = {tuple(key.split()): model for key, model in _NAMES["torchtitan-flavors"].items()}
 """torchtitan's models by name and flavor."""
 TITAN_DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree")
-SIZES = _NAMES["hugging-face"]
-"""Keys of `config.json`, and Megatron's names."""
 RECIPES = _NAMES["bridge-precisions"]
 """Precisions, and Megatron's settings of 8-bit and 4-bit matmuls."""
 
@@ -49,6 +46,23 @@ def _settings(text: str, when: bool = True) -> dict[str, Setting]:
         else:
             found[key] = Setting(key, {"true": True, "false": False}.get(value, value))
     return found
+
+
+def _valued(family: str, found: Values) -> dict[str, Setting]:
+    """Return the settings that follow from values of a file, by the rows of its family: a path with a value, or None
+    if it is not set, and settings. Later rows override earlier ones."""
+    settings: dict[str, Setting] = {}
+    for pair, text in _NAMES["values"][family].items():
+        path, _, value = pair.partition(" ")
+        more = _settings(text, str(found.value(path)) == value)
+        settings |= {name: found.under(name, path, each.value) for name, each in more.items()}
+    return settings
+
+
+def _named(table: str, found: Values) -> dict[str, Setting]:
+    """Return the settings whose paths a table names."""
+    names = {path: target for path, target in _NAMES[table].items() if found.value(path) is not None}
+    return {target: found.under(target, path) for path, target in names.items()}
 
 
 def _precision(text: str) -> dict[str, Setting]:
@@ -92,14 +106,12 @@ def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
     if not preset:
         known = ", ".join(f"{model} {size}" for model, size in FLAVORS)
         raise found.wrong("model.flavor", f"is {flavor!r} of {name!r}; known are {known}")
-    settings = preset_settings(preset) | _settings("expert-tensor-parallel-size=1")
+    settings = preset_settings(preset) | _settings("@sharded expert-tensor-parallel-size=1")
+    settings |= _settings("use-distributed-optimizer=false overlap-param-gather=false") | _valued("torchtitan", found)
     for path, target in _NAMES["torchtitan"].items():
         if found.count(path):
             settings[target] = found.under(target, path)
     settings |= _settings("sequence-parallel=true", found.count("parallelism.tensor_parallel_degree", 1) > 1)
-    shard = found.count("parallelism.data_parallel_shard_degree")
-    settings |= _settings("use-distributed-optimizer=false overlap-param-gather=false")
-    settings |= _settings("@sharded", shard != 1)
     mode = found.value("activation_checkpoint.mode") or "selective"
     # Selective checkpoints store the results of every second matmul, close to a full one of every second layer.
     layers = int(settings["num-layers"].value) // 2
@@ -122,17 +134,15 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
     for path, target in _NAMES["maxtext"].items():
         if found.count(path) and (name == "default" or target == "seq-length"):
             settings[target] = found.under(target, path)
-    for pair, more in _NAMES["maxtext-values"].items():
-        path, value = pair.split(" ", 1)
-        settings |= _settings(more, str(found.value(path)) == value)
+    settings |= _valued("MaxText", found)
     if name == "default":
         if found.value("decoder_block") == "gemma2":
             layers = "base_num_decoder_layers"
             settings["num-layers"] = found.under("num-layers", layers, 2 * found.count(layers))
         if found.value("attention_type") != "mla":
             settings.pop("kv-lora-rank", None)
-        dense, shared = found.value("first_num_dense_layers"), found.value("shared_experts")
-        settings |= _attention_and_experts(settings, dense, shared)
+        first, shared = "first_num_dense_layers", "shared_experts"
+        settings |= _attention_and_experts(settings, found.value(first), found.value(shared))
     for kind, target in _NAMES["maxtext-degrees"].items():
         degrees = [found.value(f"{level}_{kind}_parallelism") for level in ("ici", "dcn")]
         degree = math.prod(each for each in degrees if isinstance(each, int) and each > 0)
@@ -144,8 +154,6 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
     if isinstance(batch, bool) or not isinstance(batch, int | float) or batch <= 0:
         raise found.wrong("per_device_batch_size", f"is {batch!r}; it is a number above 0")
     settings["micro-batch-size"] = found.under("micro-batch-size", "per_device_batch_size", max(1, int(batch)))
-    policy = str(found.value("remat_policy") or "full")
-    settings |= _settings("@recomputed", policy in ("full", "minimal", "save_qkv_proj", "minimal_flash"))
     settings |= _precision(str(found.value("quantization") or ""))
     yield from settings.values()
 
@@ -172,24 +180,27 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
     first, shared = "moe_config.first_k_dense_replace", "moe_config.shared_expert_num"
     settings |= _attention_and_experts(settings, found.value(first), found.value(shared))
     settings |= _settings("sequence-parallel=false", found.count("parallel_config.model_parallel", 1) == 1)
-    settings |= _settings("expert-tensor-parallel-size=1", found.value("run_mode") == "predict")
-    settings |= _settings("use-distributed-optimizer=true", bool(found.value("parallel.enable_parallel_optimizer")))
+    settings |= _valued("mindformers", found)
     data = found.count("parallel_config.data_parallel")
     batch = found.count("runner_config.batch_size", 1) * found.count("parallel_config.micro_batch_num", 1) * (data or 1)
     settings["global-batch-size"] = Setting("global-batch-size", batch)
-    settings |= _settings("@recomputed", found.value("recompute_config.recompute") is True)
     yield from settings.values()
+
+
+def nemo_settings(found: Values, ranks: int) -> Iterator[Setting]:
+    """Yield the settings of a NeMo file."""
+    settings = _named("nemo", found) | _valued("NeMo", found)
+    yield from (settings | _attention_and_experts(settings, None, None)).values()
 
 
 def is_model(found: Values) -> bool:
     """Return if a JSON file is a model's `config.json`."""
-    return ("model_type" in found or "architectures" in found.by_path) and any(name in found for name in SIZES)
+    return ("model_type" in found or "architectures" in found.by_path) and bool(_named("hugging-face", found))
 
 
 def model_settings(found: Values) -> Iterator[Setting]:
     """Yield the sizes of a `config.json`."""
-    known = {name: setting for name, setting in found.by_path.items() if name in SIZES and setting.value is not None}
-    settings = {SIZES[name]: found.under(SIZES[name], name) for name in known}
+    settings = _named("hugging-face", found)
     settings |= _settings("@usual", found.value("model_type") not in ("gpt2", "gpt_neo", "opt", "bert"))
     settings |= _settings("untie-embeddings-and-output-weights=true", found.value("tie_word_embeddings") is False)
     settings |= _attention_and_experts(settings, found.value("first_k_dense_replace"), found.value("n_shared_experts"))
@@ -225,44 +236,12 @@ def deepspeed_settings(found: Values, ranks: int) -> Iterator[Setting]:
     micro = micro or max(1, (total or ranks) // (ranks * (steps or 1)))
     yield found.under("micro-batch-size", "train_micro_batch_size_per_gpu", micro)
     yield found.under("global-batch-size", "train_batch_size", total or micro * (steps or 1) * ranks)
-    # Both may be "auto": the program that starts DeepSpeed chooses.
-    chosen = [name for on in (True, "auto") for name in ("bf16", "fp16") if found.value(f"{name}.enabled") == on]
-    if chosen:
-        yield found.under(chosen[0], f"{chosen[0]}.enabled", True)
-    yield from zero_settings(found, found.value("zero_optimization.stage") or 0, "zero_optimization.stage")
-    if found.value("zero_optimization.offload_optimizer.device") in ("cpu", "nvme"):
-        for name in ("optimizer-cpu-offload", "use-precision-aware-optimizer"):
-            yield found.under(name, "zero_optimization.offload_optimizer.device", True)
-
-
-def zero_settings(found: Values, stage: Any, path: str) -> Iterator[Setting]:
-    """Yield the sharding of a stage of ZeRO; none for one that is not stated."""
-    if stage in (1, 2, 3):
-        yield found.under("use-megatron-fsdp", path, True)
-        yield found.under("data-parallel-sharding-strategy", path, list(SHARDINGS)[stage - 1])
+    yield from _valued("DeepSpeed", found).values()
 
 
 def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the ranks, the precision and the sharding of an accelerate file."""
-    precision = found.value("mixed_precision")
-    if precision in ("bf16", "fp16"):
-        yield found.under(precision, "mixed_precision", True)
-    if precision == "fp8":
-        yield Setting("bf16", True)
-        yield found.under("fp8-format", "mixed_precision", "hybrid")
-    kind = found.value("distributed_type")
-    if kind == "DEEPSPEED":
-        path = "deepspeed_config.zero_stage"
-        yield from zero_settings(found, found.value(path) or 0, path)
-    elif kind == "FSDP":
-        path = "fsdp_config.fsdp_sharding_strategy"
-        strategy = str(found.value(path) or "FULL_SHARD")
-        yield from zero_settings(found, _NAMES["fsdp-strategies"][strategy], path)
-    yield from _settings("@recomputed", found.value("fsdp_config.fsdp_activation_checkpointing") is True).values()
-    for path in found.by_path:
-        word = path.rpartition(".")[2]
-        if word in _NAMES["accelerate"]:
-            yield found.under(_NAMES["accelerate"][word], path)
+    yield from (_valued("accelerate", found) | _named("accelerate", found)).values()
 
 
 def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:

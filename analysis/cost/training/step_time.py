@@ -347,7 +347,7 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
         group = group_ranks(run, "tensor")
         sent = 2 * nbytes * (run.tensor - 1) // run.tensor
         one = machine.collective_seconds("AllReduce", sent, group)
-        found["tensor"] = one * times, VALUES["EXPOSED_TENSOR"] if run.overlapped_tensor else 1.0
+        found["tensor"] = one * times, VALUES["EXPOSED"] if run.overlapped_tensor else 1.0
     if f is not None and f.experts and run.expert > 1:
         rows = _routed_bytes(run, layer)
         group = group_ranks(run, "expert")
@@ -358,7 +358,7 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
         one = machine.collective_seconds("AlltoAll", rows * (run.expert - 1) // run.expert, group)
         one /= VALUES["FLEX_SPEED"] if f.dispatcher == "flex" and hosts == 1 else 1.0
         again = "moe" in run.recomputation.modules or run.recomputation.granularity == "full"
-        found["expert"] = (6 if again else 4) * one, VALUES["EXPOSED_EXPERTS"] if run.overlapped_experts else 1.0
+        found["expert"] = (6 if again else 4) * one, VALUES["EXPOSED"] if run.overlapped_experts else 1.0
     if run.context > 1:
         group = group_ranks(run, "context")
         keys = sum(2 * a.groups * a.values // run.tensor for a in layer.mixers if isinstance(a, AttentionShape))
@@ -439,7 +439,7 @@ def _update_time(run: TrainingRun, machine: Machine, one: float, cards: float) -
         gather = reduce
     one -= cards if max(len(machine.hosts(group)) for group in (near, far)) > 1 else 0.0
     hidden = one * 2 / 3 if run.overlapped_gradients else 0.0
-    found["data"] = max(0.0, reduce - hidden)
+    found["data"] = max(VALUES["EXPOSED"] * reduce, reduce - hidden)
     hidden = one / 3 * (run.micro_batches if run.sharding == "parameters" else 1) if run.overlapped_parameters else 0.0
-    found["data"] += max(0.0, gather - hidden)
+    found["data"] += max(VALUES["EXPOSED"] * gather, gather - hidden)
     return found, reduce + gather

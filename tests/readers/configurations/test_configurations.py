@@ -125,25 +125,18 @@ def arguments(folder: Path, more: str, ranks: int | None = 8) -> Configuration:
         ("--tensor-model-parallel-size 16\n", 9, "does not divide 8 ranks", "--ranks 16 works"),
         ("--tensor-model-parallel-size 3\n", 9, "no divisor of 8 attention heads", "2 works"),
         ("--pipeline-model-parallel-size 8\n", 1, "8 stages of 1 chunks do not divide", "6 works, or 16 layers"),
-        ("--global-batch-size 30\n", 9, "no multiple of micro-batch 4 x 8", "32 works"),
         ("--context-parallel-size 2\n--seq-length 1023\n", 10, "no multiple of 4", "1024 works"),
         ("--seq-length 2048\n", 5, "less than 2048 tokens", "2048 works"),
-        ("--group-query-attention\n--num-query-groups 3\n", 10, "no divisor of 8 attention heads", "2 works"),
-        ("--min-lr 0.1\n--lr 0.01\n", 9, "is more than lr", "a smaller one"),
         ("--fp8-format hybrid\n--ffn-hidden-size 1000\n", 10, "no multiple of 16", "1008 on a rank"),
         (EXPERTS.replace("size 4", "size 16"), 10, "does not divide 8 ranks", "8 works"),
         (EXPERTS + "--tensor-model-parallel-size 2\n", 0, "experts with tensor parallelism need it", "set it"),
-        (EXPERTS.replace("topk 2", "topk 9"), 11, "more than 8 experts", "8 works"),
         (EXPERTS + "--moe-layer-freq ([0]*1+[1]*3)\n", 12, "names 4 layers of 12", "12 entries"),
         ("--hiden-size 512\n", 9, "is no setting", "--hidden-size"),
         ("--num-layers 12000000000\n", 9, "is 12,000,000,000", "between 1 and"),
-        ("--num-layers twelve\n", 9, "is 'twelve'", "an integer"),
         ("--step-batch-size-schedule full\n", 9, "is 'full'", "0:384"),
         ("--is-hybrid-model\n", 0, "is not set", "a letter of M"),
         (STAGES + "--decoder-first-pipeline-num-layers 64\n", 10, "leaves -52 of 12 layers", "leave it out"),
-        ("--attention-backend fast\n", 9, "is 'fast'", "one of"),
         ("--recompute-granularity selective\n--recompute-modules core_attn mpl\n", 10, "is 'mpl'", "mlp"),
-        ("--num-distributed-optimizer-instances 3\n", 9, "no divisor of 8 replicas", "2 works"),
         (STAGES + "--num-layers-per-virtual-pipeline-stage 4\n", 10, "no divisor of the 6", "3 works"),
         (STAGES + "--pipeline-model-parallel-layout Et*3|t*8L\n", 10, "has 11 layers", "has 12"),
     ],
@@ -225,13 +218,18 @@ def test_types_of_optimizer_states_count_with_an_optimizer_that_knows_them(tmp_p
     assert arguments(tmp_path, "--optimizer muon\n").run.state == 8
 
 
-def test_layouts_are_written_out() -> None:
-    assert expanded_layout("Et*3|(tt|)*2mL") == "Ettt|tt|tt|mL"
+def test_scripts_of_a_shell_are_read_with_their_variables(tmp_path: Path) -> None:
+    lines = GPT.replace("--hidden-size 512", 'ARGS=(--hidden-size "${WIDTH}" --vocab-size 64').replace("\n", " \\\n")
+    more = "if [ $A = 1 ]; then\n  ARGS+=(--tensor-model-parallel-size ${TP})\nelse\n  --mock-data --data-path a\nfi\n"
+    found = read_arguments(written(tmp_path, "a.sh", f"#!/bin/sh\nWIDTH=${{WIDTH:-512}}\n{lines}\n)\n{more}"), 8, 0)
+    assert (found.run.model.hidden, found.run.model.vocabulary, found.run.tensor) == (512, 128, 1)
+    assert found.notes == ["--tensor-model-parallel-size is ${TP}, which is not known: the default is taken"]
 
 
-def test_ranks_that_are_not_stated_are_the_fewest_hosts(tmp_path: Path) -> None:
+def test_ranks_that_are_not_stated_are_the_fewest_hosts_and_layouts_are_written_out(tmp_path: Path) -> None:
     more = STAGES + EXPERTS + "--tensor-model-parallel-size 2\n--disable-bias-linear\n--sequence-parallel\n"
     assert arguments(tmp_path, more, None).run.ranks == 16
+    assert expanded_layout("Et*3|(tt|)*2mL") == "Ettt|tt|tt|mL"
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -369,6 +367,12 @@ def test_mindformers(tmp_path: Path) -> None:
     assert feed.width == 28672
     nemo = "MODEL_ARGS:\n  model.config.num_layers: 12\n  model.config.hidden_size: 768\n  data.micro_batch_size: 4\n"
     assert read_configuration(written(tmp_path, "nemo.yaml", nemo), 8, 0).run.model.hidden == 768
+    text = "exp_manager:\n  name: a\ntrainer:\n  devices: 8\n  num_nodes: 2\n  precision: bf16\nmodel:\n" \
+        "  hidden_size: 1024\n  num_layers: 8\n  num_attention_heads: 8\n  tensor_model_parallel_size: 2\n" \
+        "  encoder_seq_length: 2048\n  ffn_hidden_size: ${multiply:4, ${.hidden_size}}\n  normalization: rmsnorm\n"
+    found = read_configuration(written(tmp_path, "gpt.yaml", text), None, 0)
+    assert (found.family, found.run.ranks, found.run.tensor, found.run.model.rms) == ("NeMo", 16, 2, True)
+    assert found.run.model.layers[0].feed == FeedForwardShape(4096)
     told = r"llama.yaml:4: error: parallel_config.data_parallel 2 .* make 16, not .*; --ranks 16 works"
     with pytest.raises(MspcError, match=told):
         read_configuration(file, 32, 0)
@@ -383,10 +387,7 @@ def test_presets() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: 1\n\tb: 2\n", "2: while scanning for the next token found character '\\t'"),
         ("a: 1\njust words\n", "2: while scanning a simple key could not find expected ':'"),
-        ("a:\n  b: 1\n    c: 2\n", "3: mapping values are not allowed here"),
-        ("a: *anchor\n", "1: found undefined alias 'anchor'"),
         ("a: !python/name:os 1\n", "1: the value has the tag !python/name:os; write it without the tag"),
         ("- a\n", "1: the file has no mapping of settings"),
         ("a: &a\n  b: *a\n", "1: more than 64 levels"),
