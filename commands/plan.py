@@ -92,12 +92,10 @@ def plan(request: ConfigurationRequest) -> int:
             ]
         write_report(request.json, "plan", content)
     if request.verify:
-        from mspc.commands.prove_plan import prove  # late: it imports what compiles and runs programs
+        from mspc.commands.prove_plan import degrees, prove  # late: it imports what compiles and runs programs
 
         print()
-        runs: dict[tuple[int, ...], TrainingRun] = {}
-        for run in (found.run, *(each.run for each in faster)):  # only degrees change the program that is proved
-            runs.setdefault((run.tensor, run.pipeline, run.context, run.expert, run.expert_tensor), run)
+        runs = {degrees(run): run for run in (found.run, *(each.run for each in faster))}
         for run in runs.values():
             prove(run)
     return 0
@@ -159,6 +157,7 @@ def _show_faster(found: Configuration, estimate: Estimate, faster: Sequence[Fast
     ]  # fmt: skip
     print()
     print_table(TextTable("faster settings that fit", ("step", "speed-up", "worst rank", "settings"), rows, (0, 1, 2)))
+    print_line("these are estimates; --verify proves at small sizes that their degrees compute the same")
 
 
 def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:

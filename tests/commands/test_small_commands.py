@@ -198,19 +198,24 @@ def test_a_plan_is_proved_at_small_sizes(tmp_path: Path, capsys: pytest.CaptureF
         "--num-layers 8\n--hidden-size 512\n--num-attention-heads 8\n--group-query-attention\n--num-query-groups 4\n"
         "--seq-length 1024\n--max-position-embeddings 1024\n--micro-batch-size 1\n--global-batch-size 32\n--bf16\n"
         "--tensor-model-parallel-size 2\n--pipeline-model-parallel-size 2\n--use-distributed-optimizer\n"
+        "--disable-bias-linear\n--sequence-parallel\n"
     )
     assert plan(ConfigurationRequest(arguments=config, ranks=16, machine="h100", verify=True)) == 0
     shown = capsys.readouterr().out
     assert "a step with tensor 2, pipeline 2, data 4 beside one of one device:\nequal: " in shown
     assert "values of 8 ranks of 2 kinds" in shown
-    dense = config.read_text() + "--disable-bias-linear\n--sequence-parallel\n"
-    for expert, found in ((1, "data 2"), (2, "data 2, expert 2")):
-        more = f"--num-experts 4\n--moe-router-topk 2\n--expert-model-parallel-size {expert}\n--moe-grouped-gemm\n"
-        config.write_text(f"{dense}{more}--expert-tensor-parallel-size {expert}\n")
+    dense = re.sub("--group.*\n.*\n|--pipeline.*\n", "", config.read_text())
+    experts = "--num-experts 4\n--expert-model-parallel-size {0}\n--expert-tensor-parallel-size {0}\n"
+    latent = "--multi-latent-attention\n--q-lora-rank 64\n--kv-lora-rank 32\n--context-parallel-size 2\n"
+    hybrid = "--is-hybrid-model\n--hybrid-layer-pattern M-*-M-*-\n--mamba-num-heads 8\n"
+    for more, found in (
+        (experts.format(1), "data 4 beside one of one device:\nequal: "), (experts.format(2), "expert 2 beside"),
+        (latent, "context 2 beside one of one device:\nequal: "), (hybrid, "equal: "),
+        (f"{hybrid}--context-parallel-size 2\n", "not proved: tensor 2, pipeline 1, data 2, context 2: "),
+    ):  # fmt: skip
+        config.write_text(dense + more)
         plan(ConfigurationRequest(arguments=config, ranks=8, machine="h100", verify=True))
-        assert f"{found} beside one of one device:\nequal: " in capsys.readouterr().out
-    plan(ConfigurationRequest(preset="deepseek-v2-lite", ranks=16, machine="h100", verify=True))
-    assert "not proved: " in capsys.readouterr().out
+        assert found in capsys.readouterr().out
     with pytest.raises(MspcError, match="--json needs a file"):
         plan(ConfigurationRequest(preset="llama3-8b", ranks=8, verify=True, json=Path("-")))
 
