@@ -88,8 +88,9 @@ def _check_type(node: Node, types: list[Type]) -> None:
 
 def _check_layouts(node: Node, layouts: Layouts, type: Type, ranks: int) -> None:
     for layout, element in zip(element_layouts(layouts), element_types(type), strict=False):
-        # Of a tuple some may be open.
-        if layout is not None and (wrong := _misfit(layout, element.shape, ranks)):  # pyright: ignore[reportUnnecessaryComparison]
+        if layout is None:  # pyright: ignore[reportUnnecessaryComparison]  # some of a tuple's may be open
+            continue
+        if wrong := _misfit(layout, element.shape, ranks):
             raise MspcError(f"{node.label}: the layout {layout} {wrong}", frames=node.frames)
 
 

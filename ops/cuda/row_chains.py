@@ -576,21 +576,8 @@ class _PassPlan:
             loads.append(f"Pack<{_c(array)}, V> m{i};")
             element.append(f"m{i}.at[j] = narrow<{_c(array)}>({name});")
             stores.append(f"put_pack<{_c(array)}, V>(y{i} + row * {chain.row_step(array)} + start, m{i});")
-        begin, end, choice = "0", "PACKS", list[str]()
-        if number in self.short and not held:
-            short, begin, end = self.short[number], f"begin{number}", f"end{number}"
-            only = f"only{number}"
-            choice = [
-                f"const i64 {only} = {short.column}; int {begin} = 0, {end} = PACKS;",
-                f"if ({short.condition}) {{",
-                f"    {begin} = {only} < 0 || {only} >= COLUMNS ? PACKS : (int)({only} / (GROUP * V));",
-                f"    {end} = {begin} < PACKS ? {begin} + 1 : PACKS;",
-                "}",
-            ]
         return [
-            *choice,
-            f"#pragma unroll {unroll}",
-            f"for (int k = {begin}; k < {end}; ++k) {{",
+            *self._loop_over_packs(number, held, unroll),
             "    const int start = (k * GROUP + lane) * V;",
             "    if (EXACT || start < COLUMNS) {",
             *(f"        {load}" for load in loads),
@@ -602,6 +589,20 @@ class _PassPlan:
             *([f"        if (mine) {{ {' '.join(stores)} }}"] if stores else []),
             "    }",
             "}",
+        ]
+
+    def _loop_over_packs(self, number: int, held: bool, unroll: int) -> list[str]:
+        """Return the first lines of a pass: a short one visits the packs with its column."""
+        if number not in self.short or held:
+            return [f"#pragma unroll {unroll}", "for (int k = 0; k < PACKS; ++k) {"]
+        short, only, begin, end = self.short[number], f"only{number}", f"begin{number}", f"end{number}"
+        return [
+            f"const i64 {only} = {short.column}; int {begin} = 0, {end} = PACKS;",
+            f"if ({short.condition}) {{",
+            f"    {begin} = {only} < 0 || {only} >= COLUMNS ? PACKS : (int)({only} / (GROUP * V));",
+            f"    {end} = {begin} < PACKS ? {begin} + 1 : PACKS;",
+            "}",
+            f"for (int k = {begin}; k < {end}; ++k) {{",
         ]
 
     def _load(self, name: str, number: int, division: Division) -> list[str]:
