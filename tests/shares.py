@@ -35,10 +35,12 @@ def is_daily(item: pytest.Item) -> bool:
     case, share = getattr(item, "callspec", None), item.get_closest_marker("share")
     if case is None or share is None:
         return True
-    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
-    lists = [[word.strip() for word in each.split(",")] if isinstance(each, str) else [*each] for each in names]
-    beside = {name for each in lists for name in each[1:]}  # they have the index of the first name
-    return is_taken(sum(index for name, index in case.indices.items() if name not in beside), *share.args)
+    # The index of every argument is the place among all combinations, of which the last list changes first.
+    left, total = max(case.indices.values()), 0
+    for mark in reversed([*item.iter_markers("parametrize")]):
+        left, index = divmod(left, len(mark.args[1]))
+        total += index
+    return is_taken(total, *share.args)
 
 
 def crossed(*options: Iterable[Any]) -> list[tuple[Any, ...]]:

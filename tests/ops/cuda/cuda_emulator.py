@@ -204,20 +204,16 @@ class Emulator:
         if number not in self.places:
             with BUILDING:
                 missing = {key: place for key, place in self.sources.items() if self._known(key) not in KNOWN}
-                library = self.loaded(missing) if missing else None
-                KNOWN.update({self._known(key): (library, place) for key, place in missing.items()})
+                if missing:
+                    library = ctypes.PyDLL(str(self.build(missing)))
+                    ctypes.c_int.in_dll(library, "eager_copies").value = self.eager
+                    KNOWN.update({self._known(key): (library, place) for key, place in missing.items()})
             self.places = {place: KNOWN[self._known(key)] for key, place in self.sources.items()}
         return self.places[number]
 
     def _known(self, key: tuple[str, str]) -> tuple[Any, ...]:
         """The stand-in for a kernel in KNOWN."""
         return (*key, self.shared, self.eager)
-
-    def loaded(self, sources: Mapping[tuple[str, str], int]) -> Any:
-        """A library of these kernels."""
-        found = ctypes.PyDLL(str(self.build(sources)))
-        ctypes.c_int.in_dll(found, "eager_copies").value = self.eager
-        return found
 
     def build(self, sources: Mapping[tuple[str, str], int]) -> Path:
         """Compile kernels."""
@@ -252,8 +248,7 @@ def compile_cpp(*arguments: str) -> None:
 
 @cache
 def headers() -> str:
-    """The headers that all libraries include, compiled once for all tests of this process: most of what a small library
-    takes."""
+    """The headers that all libraries include, compiled once for a process: most of what a small library takes."""
     folder = tempfile.mkdtemp(prefix="headers_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, "headers.h")

@@ -15,6 +15,7 @@ from mspc.readers.configurations.reading import Configuration, read_arguments, r
 from mspc.readers.configurations.settings import ConfigurationSettings, Setting, tables_of
 from mspc.readers.configurations.text_formats import file_values
 from tests.errors import error_of
+from tests.grouped import grouped
 
 GPT = """\
 --num-layers 12
@@ -149,7 +150,7 @@ def test_a_mistake_is_named_with_its_line_and_a_right_value(
     assert any(place in each and problem in each and right in each for each in told), told
 
 
-RULES = [(k, family, *rule) for k in ("refused", "unused") for family in TABLE[k] for rule in rules(k, family)]
+RULES = [(f"{k} {family}", *rule) for k in ("refused", "unused") for family in TABLE[k] for rule in rules(k, family)]
 
 
 def fulfilled(setting: str, conditions: str) -> dict[str, Any]:
@@ -171,11 +172,11 @@ def fulfilled(setting: str, conditions: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "family", "setting", "conditions", "problem", "right"), RULES)
+@grouped(RULES)
 def test_every_rule_is_told_where_it_is_broken_and_nowhere_else(
-    kind: str, family: str, setting: str, conditions: str, problem: str, right: str
+    group: str, setting: str, conditions: str, problem: str, right: str
 ) -> None:
-    found, name = fulfilled(setting, conditions), setting.lstrip("!@")
+    (kind, family), found, name = group.split(), fulfilled(setting, conditions), setting.lstrip("!@")
     pattern = re.sub(r"\\{.*?\\}", ".*", re.escape(problem))
 
     def is_told(found: dict[str, Any]) -> bool:
