@@ -195,7 +195,7 @@ def test_one_configuration_is_named(tmp_path: Path) -> None:
 def test_a_plan_is_proved_at_small_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "gpt.args"
     config.write_text(
-        "--num-layers 8\n--hidden-size 512\n--num-attention-heads 8\n--group-query-attention\n--num-query-groups 4\n"
+        "--num-layers 4\n--hidden-size 512\n--num-attention-heads 8\n--group-query-attention\n--num-query-groups 4\n"
         "--seq-length 1024\n--max-position-embeddings 1024\n--micro-batch-size 1\n--global-batch-size 32\n--bf16\n"
         "--tensor-model-parallel-size 2\n--pipeline-model-parallel-size 2\n--use-distributed-optimizer\n"
         "--disable-bias-linear\n--sequence-parallel\n"

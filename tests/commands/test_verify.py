@@ -19,7 +19,8 @@ from tests.compiled_scripts import CompileOptions, verify_text
 from tests.errors import error_of, failure_of
 from tests.operators import AllReduce, Tile
 from tests.planted_errors import THROUGH_MPI, verified_through_mpi
-from tests.serving import HANG, invoke
+from tests.planted_networks import PARALLEL
+from tests.serving import HANG, invoke, serve
 
 SCRIPT = """
 import mindspore as ms, numpy as np
@@ -448,9 +449,10 @@ def test_a_collective_that_keeps_its_own_part_is_seen(name: str, monkeypatch: py
     assert all(label.startswith(name) for label in apart)
 
 
-def test_what_is_right_and_what_is_wrong_under_mpirun() -> None:
-    run = verified_through_mpi(None, HANG)
-    assert (run.returncode, run.stderr) == (0, "")
+def test_what_is_right_and_what_is_wrong_under_mpirun(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(PARALLEL)
+    run = serve("verify", "net.py", "--ranks", "2", "--mpi", "--quiet", cwd=tmp_path, status=0)
+    assert run.stderr == ""
     assert run.stdout.startswith("equal: ")
     run = verified_through_mpi(THROUGH_MPI[0], HANG)
     assert run.returncode == 1, run.stdout + run.stderr

@@ -32,8 +32,13 @@ from tests.kind_samples import Call, calls, writing_calls
 from tests.readers.pytorch.test_operators import KINDS
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
-pytest.importorskip("torch.distributed.fsdp", reason="registers kinds of FSDP and DTensor")
-pytest.importorskip("torch.distributed.tensor.experimental", reason="registers kinds of slices of sequences")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> None:
+    pytest.importorskip("torch.distributed.fsdp", reason="registers kinds of FSDP and DTensor")
+    pytest.importorskip("torch.distributed.tensor.experimental", reason="registers kinds of slices of sequences")
+
 
 OTHERWISE = {
     "empty": "its numbers are whatever memory has", "rand": "its numbers are drawn", "normal": "its numbers are drawn",
