@@ -14,9 +14,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import LARGEST_SIZE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """Element type of a tensor: its name in the text form and its size in bytes."""
+    """Element type of a tensor: its name in the text form and its size in bytes. Equal types are one object."""
 
     name: str
     itemsize: int
