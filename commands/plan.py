@@ -13,7 +13,7 @@ from mspc.analysis.cost.training.alternatives import FasterRun, best
 from mspc.analysis.cost.training.constants import VALUES, assumptions
 from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.analysis.cost.training.stage_memory import StageMemory, stage_memory
-from mspc.analysis.cost.training.step_time import StepTime, matmul_rate, peak_bounds, step_time
+from mspc.analysis.cost.training.step_time import StepTime, peak_bounds, peak_rate, step_time
 from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, write_report
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -24,7 +24,7 @@ MAX_ALTERNATIVES = 5
 """Most faster settings that are listed."""
 DOUBT = 0.02
 """Share of a machine's memory by which an estimate may exceed it and still fit: half of them miss by 0.8 % or less."""
-GROUPS = ("weights", "gradients", "optimizer states", "activations", "loss", "workspaces")
+GROUPS = ("weights", "gradients", "optimizer states", "activations", "loss")
 """Parts of a stage's memory with a column; the others are added up."""
 DEGREES = ("tensor", "pipeline", "context", "expert", "data", "expert_tensor", "chunks")
 """Degrees of parallelism, as fields of a run."""
@@ -50,18 +50,17 @@ class Estimate:
     """The estimate of a configuration on a machine."""
 
     stages: list[StageMemory]
+    worst: StageMemory
+    """The stage with the most memory."""
     time: StepTime
     tokens: float
     """Tokens per second and rank."""
-    utilisation: float
-    """Operations of the model by those of the machine's matmuls in the run's precision (MFU)."""
+    rate: float
+    """Operations of the model per second and rank."""
+    peak: float
+    """Operations of matmuls in the run's precision per second by the data sheet (`peak_rate`)."""
     least: dict[str, float]
     """Lower bounds of the step at the rates of the data sheet (`peak_bounds`)."""
-
-    @property
-    def worst(self) -> StageMemory:
-        """The stage with the most memory."""
-        return max(self.stages, key=lambda stage: stage.peak)
 
 
 def plan(request: ConfigurationRequest) -> int:
@@ -84,12 +83,11 @@ def plan(request: ConfigurationRequest) -> int:
         if request.better:
             _show_faster(found, estimate, faster)
     if request.json is not None:
-        content = _content(found, estimate, machine)
-        if request.better:
-            content["better"] = [
-                {"settings": changes(found, each.run), "step_seconds": each.seconds, "worst_rank_bytes": each.peak}
-                for each in faster
-            ]
+        better = [
+            {"settings": changes(found, each.run), "step_seconds": each.seconds, "worst_rank_bytes": each.peak}
+            for each in faster
+        ]
+        content = _content(found, estimate, machine) | ({"better": better} if request.better else {})
         write_report(request.json, "plan", content)
     if request.verify:
         from mspc.commands.prove_plan import degrees, prove  # late: it imports what compiles and runs programs
@@ -122,9 +120,9 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
     stages = [stage_memory(run, stage) for stage in range(run.pipeline)]
     samples = run.micro_batch * run.micro_batches * run.data
     tokens = samples * run.model.sequence / time.seconds / run.ranks
-    highest = matmul_rate(run, machine).at(1e12)
-    utilisation = time.operations / time.seconds / run.ranks / highest
-    return Estimate(stages, time, tokens, utilisation, peak_bounds(run, machine))
+    rate = time.operations / time.seconds / run.ranks
+    worst = max(stages, key=lambda stage: stage.peak)
+    return Estimate(stages, worst, time, tokens, rate, peak_rate(run, machine), peak_bounds(run, machine))
 
 
 def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:
@@ -161,11 +159,11 @@ def _show_faster(found: Configuration, estimate: Estimate, faster: Sequence[Fast
 
 
 def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
-    run, time = found.run, estimate.time
+    run, time, count = found.run, estimate.time, found.run.micro_batches
     degrees = {name: getattr(run, name) for name in DEGREES[:5]}
     shown = ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
     print_line(f"{found.name}: {found.family}, {run.ranks} ranks ({shown or 'no parallelism'}), {machine.name}")
-    print_line(f"{run.micro_batches} micro-batches of {run.micro_batch} x {run.model.sequence} tokens a rank")
+    print_line(f"{count} micro-batch{'es' * (count > 1)} of {run.micro_batch} x {run.model.sequence} tokens a rank")
     print()
     print_table(memory_table(estimate.stages))
     worst = estimate.worst.peak + VALUES["CONTEXT"]
@@ -175,15 +173,17 @@ def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
     print()
     with_context = f"{size_text(worst)} with the CUDA context{fits}"
     print_line(f"worst rank: {size_text(estimate.worst.peak)} allocated, {with_context}")
+    parts = estimate.worst.parts.items()
+    rest = [f"{part} {size_text(size)}" for part, size in parts if part.split(":")[0] not in GROUPS]
+    print_line(f"other of it: {', '.join(rest)}")
     print()
     print_table(time_table(time))
     print()
     print_table(bounds_table(estimate))
-    rate = time.operations / time.seconds / run.ranks / 1e12
     print()
     print_line(
-        f"{time.seconds:.4g} s a step, {estimate.tokens:,.0f} tokens/s a rank, {rate:.3g} TFLOP/s of the model a rank, "
-        f"{estimate.utilisation:.0%} of the rate of its matmuls"
+        f"{time.seconds:.4g} s a step, {estimate.tokens:,.0f} tokens/s a rank, {estimate.rate / 1e12:,.4g} TFLOP/s of "
+        f"the model a rank, MFU {estimate.rate / estimate.peak:.0%} of {estimate.peak / 1e12:,.0f} TFLOP/s"
     )
     print_line(f"limited by {limiting_part(time)}; {time.kernels:,} kernels of layers a rank and step")
     for note in (*found.notes, f"assumed, not measured: {'; '.join(assumptions(run))}"):
@@ -196,13 +196,13 @@ def memory_table(stages: Sequence[StageMemory]) -> TextTable:
     for cells, equal in itertools.groupby(stages, _memory_cells):
         first, *others = (stage.stage for stage in equal)
         rows.append((f"{first}-{others[-1]}" if others else f"{first}", *cells))
-    columns = ("stage", "weights", "gradients", "states", "activations", "loss", "workspace", "other", "peak")
+    columns = ("stage", "peak", "weights", "gradients", "states", "activations", "loss", "other")
     return TextTable("memory of a rank", columns, rows, numbers=tuple(range(1, len(columns))))
 
 
 def _memory_cells(stage: StageMemory) -> tuple[str, ...]:
     sums = [sum(size for part, size in stage.parts.items() if part.split(":")[0] == group) for group in GROUPS]
-    figures = [*sums, stage.peak - sum(sums), stage.peak]
+    figures = [stage.peak, *sums, stage.peak - sum(sums)]
     return tuple(size_text(figure) if figure else "-" for figure in figures)
 
 
@@ -257,7 +257,7 @@ def _content(found: Configuration, estimate: Estimate, machine: Machine) -> dict
         "lower_bound_seconds": max(estimate.least.values(), default=0.0), "lower_bounds": estimate.least,
         "machine_bound_seconds": max(time.bounds.values()), "machine_bounds": time.bounds,
         "tokens_per_second_and_rank": estimate.tokens,
-        "model_flops_per_second_and_rank": time.operations / time.seconds / run.ranks,
-        "model_flops_utilisation": estimate.utilisation, "host_bound": time.host_bound, "kernels": time.kernels,
-        "notes": list(found.notes), "assumptions": assumptions(run),
+        "model_flops_per_second_and_rank": estimate.rate,
+        "model_flops_utilisation": estimate.rate / estimate.peak, "host_bound": time.host_bound,
+        "kernels": time.kernels, "notes": list(found.notes), "assumptions": assumptions(run),
     }  # fmt: skip

@@ -42,8 +42,6 @@ _ARGUMENT = re.compile(r"""(?:^|(?<=[\s("']))--([\w-]+)(?:=|\s+|$)((?:(?!(?<=\s)
 """An argument with its value, which ends before the next argument."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Bytes of an element of optimizer states, by the name of its type."""
-SHARDINGS = {"optim": "states", "optim_grads": "gradients", "optim_grads_params": "parameters"}
-"""Sharding of FSDP by the name of its strategy."""
 
 
 def argument_settings(text: str) -> Iterator[Setting]:
@@ -89,6 +87,8 @@ class MegatronReader:
         self.found, self.ranks, self.kind = found, ranks, family(found)
         self.tensor = tensor = found.count("tensor-model-parallel-size", 1)
         found.notes += ["no hidden size is stated: Megatron's sizes are taken"] * ("hidden-size" not in found)
+        lengths = sequence or "seq-length" in found or "encoder-seq-length" in found
+        found.notes += ["the sequence is not stated: 1,024 tokens; --sequence states it"] * (not lengths)
         self.hidden = found.count("hidden-size", 1024)
         self.heads = found.count("num-attention-heads", 16)
         self.gated = any(found.flag(name) for name in ("swiglu", "geglu", "quick-geglu"))
@@ -164,7 +164,8 @@ class MegatronReader:
         if found.flag("use-torch-fsdp2"):
             return "parameters"
         if found.flag("use-megatron-fsdp") or found.flag("use-custom-fsdp"):
-            return SHARDINGS.get(found.text("data-parallel-sharding-strategy"), "none")
+            kinds = {"optim": "states", "optim_grads": "gradients", "optim_grads_params": "parameters"}
+            return kinds.get(found.text("data-parallel-sharding-strategy"), "none")
         return "states" if found.flag("use-distributed-optimizer") else "none"
 
     def batch(self, least: int) -> int:

@@ -163,8 +163,9 @@ def _check_pairs(found: ConfigurationSettings, tensor: int, ranks: int) -> None:
     if found.prefix:
         _check_types(found, TYPES["arguments"])
     found.check_choices(CHOICES)
-    for setting, problem, _ in broken("unused", "megatron", value):
-        found.notes.append(f"{found.shown(setting)} {problem}")
+    unused = [each[:2] for each in broken("unused", "megatron", value)]
+    lines = {name: setting.line for name, setting in found.by_name.items()}
+    found.notes += [f"{found.shown(name)} {note}" for name, note in unused if found.prefix or lines.get(name)]
     trains = found.prefix and not any(name.startswith("inference-") for name in found.by_name)
     if found.count("num-experts") and tensor > 1 and trains and not found.flag("sequence-parallel"):
         found.mistake("sequence-parallel", "is not set, but experts with tensor parallelism need it", "set it")

@@ -68,7 +68,7 @@ def megatron_configuration(
     name: str, found: Sequence[Setting], ranks: int | None, sequence: int, prefix: str, family: str = "Megatron-LM"
 ) -> Configuration:
     """Return the configuration of settings with Megatron's names. Raise MspcError with all mistakes."""
-    settings = ConfigurationSettings(name, found, prefix, family.startswith("Megatron"))
+    settings = ConfigurationSettings(name, found, prefix, family.startswith(("Megatron", "NeMo")))
     ranks = check_settings(settings, ranks)
     run = MegatronReader(settings, ranks, sequence).run()
     check_run(settings, run)
@@ -114,7 +114,8 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
             refused = ConfigurationSettings(shown, found.by_path.values())
             check_file(refused, family, found.value, ranks)
             refused.check()
-            settings = [*_model_beside(path, family), *read(found, ranks)]
+            own = read(found, ranks) if read is not None else trainers.tabled_settings(family, found)
+            settings = [*_model_beside(path, family), *own]
             named = re.search(r"_(\d+)gpu_([a-z]+\d+)_", str(found.value("recipe")))
             ranks = ranks or (int(named[1]) if named else None)
             read_run = megatron_configuration(shown, settings, ranks, sequence, "", family)
@@ -122,20 +123,21 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
             return replace(read_run, machine=named[2]) if named and named[2] in KNOWN_MACHINES else read_run
     raise MspcError(
         f"{shown} is no configuration of a family that is read",
-        notes=["families: Megatron-LM, Megatron-Bridge, Hugging Face, " + ", ".join(family for *_, family in TOOLS)],
+        notes=["families: Megatron-LM, Hugging Face, " + ", ".join(family for *_, family in TOOLS)],
     )
 
 
 TOOLS = (
     (trainers.titan_ranks, trainers.titan_settings, "torchtitan"),
     (lambda _: HOST_RANKS, trainers.maxtext_settings, "MaxText"),
-    (trainers.mindformers_ranks, trainers.mindformers_settings, "mindformers"),
+    (lambda f: trainers.degrees_product("mindformers", f), trainers.mindformers_settings, "mindformers"),
     (trainers.deepspeed_ranks, trainers.deepspeed_settings, "DeepSpeed"),
-    (lambda found: found.count("num_processes", HOST_RANKS), trainers.accelerate_settings, "accelerate"),
-    (lambda f: f.count("trainer.devices", 8) * f.count("trainer.num_nodes") or None, trainers.nemo_settings, "NeMo"),
+    (lambda found: found.count("num_processes", HOST_RANKS), None, "accelerate"),
+    (lambda f: f.count("trainer.devices", 8) * f.count("trainer.num_nodes") or None, None, "NeMo"),
     (lambda _: None, trainers.recipe_settings, "Megatron-Bridge"),
 )
-"""Families by the keys of their files, with the ranks that a file states; the first that fits is read."""
+"""Families by the keys of their files, with the ranks that a file states, and the reader of those that tables alone do
+not read; the first that fits is read."""
 
 
 def _model_beside(path: Path, family: str) -> list[Setting]:

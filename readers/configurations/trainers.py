@@ -23,7 +23,6 @@ PRESETS: Mapping[str, str] = _TABLES["models"]
 _NAMES = tables_of("trainers")
 FLAVORS = {tuple(key.split()): model for key, model in _NAMES["torchtitan-flavors"].items()}
 """torchtitan's models by name and flavor."""
-TITAN_DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree")
 RECIPES = _NAMES["bridge-precisions"]
 """Precisions, and Megatron's settings of 8-bit and 4-bit matmuls."""
 
@@ -88,10 +87,14 @@ def fits(family: str, found: Values) -> bool:
     return any(fnmatchcase(path, pattern) for path in found.by_path for pattern in patterns)
 
 
+def degrees_product(family: str, found: Values) -> int:
+    """Return the ranks that the degrees of a file of a family make."""
+    return math.prod(found.count(path, 1) for path in _NAMES["degrees"][family].split())
+
+
 def titan_ranks(found: Values) -> int:
     """Return the ranks that the degrees of a torchtitan file make; the fewest hosts if one degree is all the rest."""
-    dense = math.prod(found.count(f"parallelism.{degree}", 1) for degree in TITAN_DEGREES)
-    ranks = dense * found.count("parallelism.data_parallel_replicate_degree", 1)
+    ranks = degrees_product("torchtitan", found)
     shard = found.count("parallelism.data_parallel_shard_degree")
     return ranks * shard if shard else max(HOST_RANKS, ranks, found.count("parallelism.expert_parallel_degree", 1))
 
@@ -150,18 +153,10 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
     # MaxText divides parameters over all other ranks unless a file says otherwise.
     settings |= _settings("@sharded")
     settings.pop("use-distributed-optimizer", None)
-    batch = found.value("per_device_batch_size") or 1
-    if isinstance(batch, bool) or not isinstance(batch, int | float) or batch <= 0:
-        raise found.wrong("per_device_batch_size", f"is {batch!r}; it is a number above 0")
-    settings["micro-batch-size"] = found.under("micro-batch-size", "per_device_batch_size", max(1, int(batch)))
+    batch = max(1, int(found.value("per_device_batch_size") or 1))
+    settings["micro-batch-size"] = found.under("micro-batch-size", "per_device_batch_size", batch)
     settings |= _precision(str(found.value("quantization") or ""))
     yield from settings.values()
-
-
-def mindformers_ranks(found: Values) -> int:
-    """Return the ranks that the degrees of a mindformers file make."""
-    degrees = ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel")
-    return math.prod(found.count(f"parallel_config.{degree}", 1) for degree in degrees)
 
 
 def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
@@ -187,9 +182,9 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
     yield from settings.values()
 
 
-def nemo_settings(found: Values, ranks: int) -> Iterator[Setting]:
-    """Yield the settings of a NeMo file."""
-    settings = _named("nemo", found) | _valued("NeMo", found)
+def tabled_settings(family: str, found: Values) -> Iterator[Setting]:
+    """Yield the settings of a file whose family is read by tables alone."""
+    settings = _named(family, found) | _valued(family, found)
     yield from (settings | _attention_and_experts(settings, None, None)).values()
 
 
@@ -237,11 +232,6 @@ def deepspeed_settings(found: Values, ranks: int) -> Iterator[Setting]:
     yield found.under("micro-batch-size", "train_micro_batch_size_per_gpu", micro)
     yield found.under("global-batch-size", "train_batch_size", total or micro * (steps or 1) * ranks)
     yield from _valued("DeepSpeed", found).values()
-
-
-def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
-    """Yield the ranks, the precision and the sharding of an accelerate file."""
-    yield from (_valued("accelerate", found) | _named("accelerate", found)).values()
 
 
 def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:

@@ -197,9 +197,7 @@ def peak_bounds(run: TrainingRun, machine: Machine) -> dict[str, float]:
 def _least_loads(run: TrainingRun, machine: Machine, stage: int) -> Counter[str]:
     """Return the seconds of the matmuls of one micro-batch of a stage that no implementation avoids."""
     model, last, seconds = run.model, stage == run.pipeline - 1, 0.0
-    half = machine.peak[BFLOAT16.name]
-    rate = half * (EIGHT_BIT_SHARE if run.eight else 1.0)
-    rate = max(rate, machine.peak.get(NVFP4, 0.0)) if run.eight == "nvfp4" else rate
+    half, rate = machine.peak[BFLOAT16.name], peak_rate(run, machine)
     layers = [model.layers[number] for chunk in stage_layers(run)[stage] for number in chunk]
     for layer in [*layers, *([model.layers[-1]] * model.predictions if last else ())]:
         dense, routed, scores = layer_operations(run, layer)
@@ -328,6 +326,14 @@ def matmul_rate(run: TrainingRun, machine: Machine) -> Rate:
     if run.eight == "nvfp4" and four is not None:
         return four
     return of_eight_bits(half_rate(run, machine)) if run.eight else half_rate(run, machine)
+
+
+def peak_rate(run: TrainingRun, machine: Machine) -> float:
+    """Return the rate of matmuls in the run's precision by the data sheet, or the machine's own rate without one."""
+    if not machine.peak:
+        return matmul_rate(run, machine).at(1e12)
+    rate = machine.peak[BFLOAT16.name] * (EIGHT_BIT_SHARE if run.eight else 1.0)
+    return max(rate, machine.peak.get(NVFP4, 0.0)) if run.eight == "nvfp4" else rate
 
 
 def half_rate(run: TrainingRun, machine: Machine) -> Rate:
