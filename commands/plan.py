@@ -11,6 +11,7 @@ from typing import Any
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.training.alternatives import FasterRun, best
 from mspc.analysis.cost.training.constants import VALUES, assumptions
+from mspc.analysis.cost.training.layer_costs import SINGLE
 from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.analysis.cost.training.stage_memory import StageMemory, stage_memory
 from mspc.analysis.cost.training.step_time import StepTime, peak_bounds, peak_rate, step_time
@@ -122,7 +123,8 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
     tokens = samples * run.model.sequence / time.seconds / run.ranks
     rate = time.operations / time.seconds / run.ranks
     worst = max(stages, key=lambda stage: stage.peak)
-    return Estimate(stages, worst, time, tokens, rate, peak_rate(run, machine), peak_bounds(run, machine))
+    peak = (run.parameter == SINGLE and machine.peak.get("vector")) or peak_rate(run, machine)
+    return Estimate(stages, worst, time, tokens, rate, peak, peak_bounds(run, machine))
 
 
 def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:
@@ -173,8 +175,7 @@ def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
     print()
     with_context = f"{size_text(worst)} with the CUDA context{fits}"
     print_line(f"worst rank: {size_text(estimate.worst.peak)} allocated, {with_context}")
-    parts = estimate.worst.parts.items()
-    rest = [f"{part} {size_text(size)}" for part, size in parts if part.split(":")[0] not in GROUPS]
+    rest = (f"{part} {size_text(n)}" for part, n in estimate.worst.parts.items() if part.split(":")[0] not in GROUPS)
     print_line(f"other of it: {', '.join(rest)}")
     print()
     print_table(time_table(time))
@@ -197,13 +198,12 @@ def memory_table(stages: Sequence[StageMemory]) -> TextTable:
         first, *others = (stage.stage for stage in equal)
         rows.append((f"{first}-{others[-1]}" if others else f"{first}", *cells))
     columns = ("stage", "peak", "weights", "gradients", "states", "activations", "loss", "other")
-    return TextTable("memory of a rank", columns, rows, numbers=tuple(range(1, len(columns))))
+    return TextTable("memory of a rank in GiB", columns, rows, numbers=tuple(range(1, len(columns))))
 
 
 def _memory_cells(stage: StageMemory) -> tuple[str, ...]:
     sums = [sum(size for part, size in stage.parts.items() if part.split(":")[0] == group) for group in GROUPS]
-    figures = [stage.peak, *sums, stage.peak - sum(sums)]
-    return tuple(size_text(figure) if figure else "-" for figure in figures)
+    return tuple(f"{size / 2**30:,.2f}" if size else "-" for size in (stage.peak, *sums, stage.peak - sum(sums)))
 
 
 def time_table(time: StepTime) -> TextTable:
