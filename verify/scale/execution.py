@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -73,6 +73,8 @@ class KindRun:
         self.kind, self.state, self._seen = state.kind, state, seen
         self._backend = NumPyBackend(OneRank(), step=step)
         self._around: tuple[int, ...] = ()
+        self._known: Mapping[Node, Any] = {}
+        """Results that are not computed."""
         self._ends: dict[Graph, list[list[Node]]] = {}
         self._known_to_meet: dict[int, bool] = {}
         self._changing: dict[Graph, bool] = {}
@@ -94,6 +96,9 @@ class KindRun:
         if graph not in self._ends:
             self._ends[graph] = results_over(graph)
         for node, ended in zip(graph.nodes, self._ends[graph], strict=True):
+            if node in self._known:
+                values[node] = self._known[node]
+                continue
             operands = [self._value(v, values) for v in node.inputs]
             op = node.op
             if isinstance(op, STRUCTURE):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import field, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,10 @@ from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.reference import OneDeviceReference, OwnRows, OwnRowsReference
 from mspc.verify.scale.relations import likeness
 from mspc.verify.scale.repairs import (
-    GROUPED,
-    MAX_RUN,
-    MAX_TRIED,
+    MAX_DOUBTED,
     Edit,
     EditedRun,
-    Neighbourhood,
-    Unknown,
-    Useless,
+    TriedChanges,
     doubled_sums,
     edits_before,
     likeliest,
@@ -374,7 +369,7 @@ class SmallProgram:
         wrong = [row for row in self.rows if not row.same]
         if not wrong:
             return first
-        edit = next(filter(self._is_right_with, self._likely_edits(watch, first, wrong)), None)
+        edit = self._repair(watch, first, wrong)
         if edit is None:
             return first
         ranks, read = edit.kind.ranks, ()
@@ -387,45 +382,21 @@ class SmallProgram:
         node = next((each for each in read_there if isinstance(each, Node)), node)
         return FirstWrong(edit.kind, node, ranks, read, edit.words)
 
-    def _likely_edits(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Iterator[Edit]:
-        """Yield the changes with which all steps are run: those after which the first wrong value is one of one device,
-        then some of collectives after which it is not, as it need not be in the right program."""
-        may_be_right = self._quick_check(watch, first)
-        doubted: list[Edit] = []
-        runs = 0
-        for edit in islice(self._edits(watch, first, wrong), MAX_TRIED):
+    def _repair(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Edit | None:
+        """Return a change that makes all steps right, or None: of those after which the first wrong value is one of one
+        device, then of some of collectives after which it is not, as it need not be in the right program."""
+        target = first.node if first is not None and watch.is_alone(first.kind) else None
+        tried = TriedChanges(self.kinds, wrong[0].step + 1, target, watch.fits)
+        if tried.are_known:
+            run_step(self.states(), self.feeds(0), 1, tried.note)
+        for edit in self._edits(watch, first, wrong):
             for each in (edit, *edit.wider(self.kinds, watch.is_suspect)):
-                if may_be_right(each):
-                    yield each
-                    runs += 1
-                elif each is edit and isinstance(edit.node.op, GROUPED):
-                    doubted.append(edit)
-            if runs >= MAX_RUN:
+                if self._is_right_with(each, tried):
+                    return each
+            if tried.are_enough:
                 break
-        yield from doubted[: MAX_RUN // 4]
-
-    def _quick_check(self, watch: ValueWatch, first: FirstWrong | None) -> Callable[[Edit], bool]:
-        """Return a function that tells changes after which the first wrong value is still wrong."""
-        if first is None or not watch.is_alone(first.kind):
-            return lambda edit: True
-        near = Neighbourhood(first.kind, first.node, watch.is_settled)
-        step = min(row.step for row in self.rows if not row.same)
-        states = self.states()
-        for number in range(step + 1):
-            run_step(states, self.feeds(number), number + 1, near.note if number == step else None)
-
-        def may_be_right(edit: Edit) -> bool:
-            if edit.kind is not first.kind:
-                return True
-            try:
-                value = near.value_with(edit)
-            except Unknown:
-                return True
-            if value is not None and edit.is_at(first.node):
-                return True  # it may be right without being a value of one device, as a maximum over some ranks
-            return value is not None and watch.fits(first.kind, first.node, value)
-
-        return may_be_right
+        tried.target = None
+        return next((edit for edit in tried.doubted[:MAX_DOUBTED] if self._is_right_with(edit, tried)), None)
 
     def _edits(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Iterator[Edit]:
         """Yield changes of values before the first wrong value, and before those that are handed out or stored."""
@@ -451,10 +422,10 @@ class SmallProgram:
         for kind in self.kinds:
             yield from before(kind, list(makers(kind.graph, [row for row in first_rows if row.kind is kind])))
 
-    def _is_right_with(self, edit: Edit) -> bool:
+    def _is_right_with(self, edit: Edit, tried: TriedChanges) -> bool:
         """Return whether all steps are right with a change."""
-        with suppress(Useless, Divided, Deadlock, NodeError), temporarily(self, rows=[], loss=self.loss):
-            self._run_steps(None, edit)
+        with suppress(Divided, Deadlock, NodeError), temporarily(self, rows=[], loss=self.loss):
+            self._run_steps(None, lambda state, step: EditedRun(state, step, edit, tried))
             return bool(self.rows) and all(row.same for row in self.rows)
         return False
 
@@ -530,11 +501,11 @@ class SmallProgram:
             else:
                 return self.rows
 
-    def _run_steps(self, seen: Seen | None, edit: Edit | None = None) -> None:
+    def _run_steps(self, seen: Seen | None, edited: Callable[[KindState, int], KindRun] | None = None) -> None:
         """Run all steps; with a change up to the first wrong one."""
         states = self.states()
         for step in range(len(self.inputs)):
-            runs = None if edit is None else [EditedRun(state, step + 1, edit) for state in states]
+            runs = None if edited is None else [edited(state, step + 1) for state in states]
             results = run_step(states, self.feeds(step), step + 1, seen, runs)
             if self.batch:
                 self._join_losses(results, step)
@@ -542,7 +513,7 @@ class SmallProgram:
             for state, found in zip(states, results, strict=True):
                 self._results(state.kind, found, step)
                 self._parameters(state, step)
-            if (self.stops or edit is not None) and not all(row.same for row in self.rows):
+            if (self.stops or edited is not None) and not all(row.same for row in self.rows):
                 return
 
     def _results(self, kind: RankKind, found: Sequence[Array], step: int) -> None:
@@ -738,7 +709,7 @@ def _found_whole(
         return None
     try:
         program = small_program(one, kinds, values, seed, own, None, batch=batch, steps=steps)
-        program.stops = describe
+        program.stops = True
         found = _proved(program, one, None, True, describe)
     except (MspcError, NodeFailure, Unfit):
         return None

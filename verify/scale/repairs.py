@@ -18,22 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError, ranks_listed
+from mspc.ir.diagnostics import ranks_listed
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.iterative import reached
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.math.arithmetic import Add, Div, Mul
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import pieces
-from mspc.verify.scale.execution import KindRun, KindState, computed
-from mspc.verify.scale.meetings import along_axes
-from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, aligned, axes_of_groups, flat, mapped, on_mesh
+from mspc.verify.scale.execution import KindRun, KindState
+from mspc.verify.scale.meetings import NodeError, along_axes
+from mspc.verify.scale.rank_kinds import RankKind, aligned, axes_of_groups, flat, mapped, on_mesh
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import added, axes_along, ranks_along
 
@@ -44,9 +42,9 @@ GROUPED = (AllGather, AllReduce, AlltoAll, ReduceScatter)
 NEAR = 48
 """Most nodes before a wrong value whose changes are tried."""
 MAX_SUMS, FEW = 6, 2
-MAX_TRIED = 240
-MAX_RUN = 16
-"""Changes with which whole steps are run, after which no more are looked for."""
+MAX_STEPS, MAX_DOUBTED = 14, 4
+"""How often as many nodes as those up to the first wrong step are computed to try changes, and how many are tried
+though the first wrong value is no better with them."""
 
 
 @dataclass(frozen=True)
@@ -87,27 +85,6 @@ class Edit:
             node for node in kind.graph.nodes
             if node.op.name == self.node.op.name and node.frames[:1] == self.node.frames[:1]
         ]  # fmt: skip
-
-
-class Useless(Exception):
-    """A change leaves a value as it is."""
-
-
-class EditedRun(KindRun):
-    """A step with a change."""
-
-    def __init__(self, state: KindState, step: int, edit: Edit) -> None:
-        super().__init__(state, step, None)
-        self._edit = edit
-
-    def _changed(self, node: Node, operands: Sequence[Any], result: Any) -> Any:
-        if not self._edit.is_at(node) or not isinstance(result, np.ndarray):
-            return result
-        made = self._edit.make(result, operands)
-        fits = made is not None and made.shape[self.kind.depth :] == result.shape[self.kind.depth :]
-        if not fits or np.array_equal(*np.broadcast_arrays(made, result)):
-            raise Useless
-        return np.array(made)
 
 
 def edits_before(
@@ -200,17 +177,14 @@ def _moves(node: Node) -> bool:
     return isinstance(node.op, Transpose) or (isinstance(node.op, Op) and node.op.reshapes)
 
 
-def nodes_before(
-    kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], any_type: bool = False
-) -> list[Node]:
-    """Return the nodes that seeds are computed from, the nearest first; all of them, or those of floating-point
-    tensors."""
+def nodes_before(kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool]) -> list[Node]:
+    """Return the nodes of floating-point tensors that seeds are computed from, the nearest first."""
     readers = Readers(kind.graph)
 
     def unsettled(node: Node) -> Iterator[Node]:
         return (each for each in readers.read_by(node) if isinstance(each, Node) and not settled(each))
 
-    return [*islice((node for node in reached(seeds, unsettled) if any_type or _is_float(node)), NEAR)]
+    return [*islice((node for node in reached(seeds, unsettled) if _is_float(node)), NEAR)]
 
 
 def _is_float(node: Node) -> bool:
@@ -343,66 +317,73 @@ def ratio_of(found: float, expected: float) -> float:
     return 0.0 if abs(size - round(size)) > 1e-6 or round(size) < 2 else float(round(size)) ** (1 if ratio > 1 else -1)
 
 
-# Most changes are seen to be useless without a whole step: the values between them and the first wrong one are computed
-# again, from the operands of one run.
+# A step is run with each change: only what is computed from changed values, and only up to the first wrong value if
+# that is still wrong.
 
 
-class Unknown(Exception):
-    """A node cannot be computed again by itself."""
+class TriedChanges:
+    """Changes that are tried. target: the first wrong value, if it is known, of this kind and step, counted from 1.
+    fits: whether another value of it is one of one device. doubted: the changes of collectives after which it is none.
+    """
 
-
-class Neighbourhood:
-    """The nodes before a wrong value with their operands in one run."""
-
-    def __init__(self, kind: RankKind, target: Node, settled: Callable[[Node], bool]) -> None:
-        self.kind, self.target = kind, target
-        near = {target, *nodes_before(kind, [target], settled, any_type=True)}
-        self._nodes = [node for node in kind.graph.nodes if node in near]
-        self._near = near
-        self._operands: dict[Node, list[Any]] = {}
+    def __init__(
+        self, kinds: Sequence[RankKind], step: int, target: Node | None, fits: Callable[[RankKind, Node, Any], bool]
+    ) -> None:
+        self.step, self.target, self.fits = step, target, fits
+        self.doubted: list[Edit] = []
+        nodes = [node for kind in kinds for node in kind.graph.nodes]
+        self.num_computed, self._limit = 0, MAX_STEPS * step * len(nodes)
+        # Regions run their nodes several times, and a value that is overwritten is another one later.
+        self.are_known = not any(
+            node.regions or any(isinstance(node.inputs[i], Node) for i in node.op.mutates) for node in nodes
+        )
+        self._meet = len(kinds) > 1
+        self._readers = {id(kind): Readers(kind.graph) for kind in kinds}
         self._results: dict[Node, Any] = {}
 
+    @property
+    def are_enough(self) -> bool:
+        return self.num_computed > self._limit
+
     def note(self, kind: RankKind, node: Node, result: Any, around: tuple[int, ...], operands: Sequence[Any]) -> None:
-        """Remember a node of a run."""
-        if kind is self.kind and node in self._near:
-            self._operands[node] = [mapped(each, np.array) for each in operands]
+        """Remember a node of the first step without changes."""
+        if not node.op.mutates:
             self._results[node] = mapped(result, np.array)
 
-    def value_with(self, edit: Edit) -> Any:
-        """Return the value of the target with a change, or None if it is the same. Raise Unknown if it is not known."""
-        changed: dict[Value, Any] = {}
-        if not any(map(edit.is_at, self._nodes)):
-            raise Unknown
-        for node in self._nodes:
-            read = [value in changed for value in node.inputs]
-            if not any(read) and not edit.is_at(node):
-                continue
-            if node not in self._results:
-                raise Unknown
-            given = zip(node.inputs, self._operands[node], strict=True)
-            operands = [changed.get(value, own) for value, own in given]
-            result = self._computed(node, operands) if any(read) else self._results[node]
-            if edit.is_at(node):
-                result = edit.make(result, operands) if isinstance(result, np.ndarray) else None
-                if result is None or result.shape[self.kind.depth :] != self._results[node].shape[self.kind.depth :]:
-                    return None
-            changed[node] = result
-        return changed.get(self.target)
+    def unchanged(self, kind: RankKind, edit: Edit) -> dict[Node, Any]:
+        """Return the known values of a kind that are not computed from changed ones or those of other kinds."""
+        readers = self._readers[id(kind)]
 
-    def _computed(self, node: Node, operands: list[Any]) -> Any:
-        op: Any = node.op
-        ops = self.kind.ops_of(op)
-        if isinstance(op, STRUCTURE):
-            return op.run(NumPyBackend(OneRank()), *operands)
-        if isinstance(op, GROUPED):
-            axes = axes_of_groups(self.kind, [own.members for own in ops])  # type: ignore[attr-defined]  # collectives
-            found = None if axes is None else along_axes(op, operands, self.kind.mesh, axes)
-            if found is not None:
-                return found
-        if node.regions or op.mutates or isinstance(op, Collective):
-            raise Unknown
-        try:
-            with np.errstate(all="ignore"):
-                return computed(ops, self.kind, NumPyBackend(OneRank()), operands)
-        except (MspcError, ValueError, IndexError, TypeError, AttributeError, ArithmeticError):
-            raise Unknown from None
+        def computed_from(value: Value) -> list[Value]:
+            overwritten = [value.inputs[i] for i in value.op.mutates] if isinstance(value, Node) else []
+            return [*readers.of(value), *overwritten]
+
+        nodes = kind.graph.nodes
+        begin = [node for node in nodes if edit.is_at(node) or (self._meet and isinstance(node.op, Collective))]
+        known = self._results.keys() - {*reached(begin, computed_from)}
+        return {node: self._results[node] for node in nodes if node in known}
+
+
+class EditedRun(KindRun):
+    """A step with a change."""
+
+    def __init__(self, state: KindState, step: int, edit: Edit, tried: TriedChanges) -> None:
+        super().__init__(state, step, None)
+        self._edit, self._tried = edit, tried
+        self._known = tried.unchanged(state.kind, edit) if step == 1 and tried.are_known else {}
+        is_checked = step == tried.step and not (tried.target is not None and edit.is_at(tried.target))
+        self._target = tried.target if is_checked else None
+
+    def _changed(self, node: Node, operands: Sequence[Any], result: Any) -> Any:
+        self._tried.num_computed += 1
+        if self._edit.is_at(node) and isinstance(result, np.ndarray):
+            made = self._edit.make(result, operands)
+            fits = made is not None and made.shape[self.kind.depth :] == result.shape[self.kind.depth :]
+            if not fits or np.array_equal(*np.broadcast_arrays(made, result)):
+                raise NodeError(self.kind, node, "the change leaves it as it is")
+            result = np.array(made)
+        if node is self._target and not self._tried.fits(self.kind, node, result):
+            if isinstance(self._edit.node.op, GROUPED) and not self._edit.nodes:
+                self._tried.doubted.append(self._edit)
+            raise NodeError(self.kind, node, "it is wrong with the change, too")
+        return result

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,11 @@ class ValueWatch:
 
     def is_suspect(self, kind: RankKind, node: Node) -> bool:
         """Return whether the next compared value that is computed from a node is wrong."""
-        return not self._wrong.keys().isdisjoint(self._readers_of(kind).next(node, self.right | self._wrong.keys()))
+        return not self._wrong.keys().isdisjoint(self._readers_of(kind).next(node, self._compared))
+
+    @cached_property
+    def _compared(self) -> set[Node]:
+        return self.right | self._wrong.keys()
 
     def is_at_fault(self, node: Node) -> bool:
         """Return whether a value is wrong and computed from right ones alone, so that no change before it helps."""
