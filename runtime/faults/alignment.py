@@ -104,8 +104,8 @@ class _Program(NamedTuple):
 
 
 def clusters(records: Sequence[Record], sequences: Mapping[int, Sequence[Token]]) -> list[list[int]]:
-    """Return lists of ranks that run the same program. Ranks agree in all calls that both have, but one rank alone may
-    differ from a program in calls that it does not repeat."""
+    """Return lists of ranks that seem to run the same program. Ranks agree in all calls that both have, but one rank
+    alone may differ from a program in calls that it does not repeat."""
     alike: dict[Any, list[int]] = defaultdict(list)
     for record in records:
         alike[record.dropped, sequences[record.rank]].append(record.rank)
@@ -154,11 +154,15 @@ def _several(tokens: Sequence[Token]) -> set[Token]:
 class Alignment:
     """The calls of all ranks as tokens, in clusters of ranks with the same program."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Record], steps: Mapping[int, Sequence[RecordedCall]] | None = None) -> None:
+        """steps: the calls of a step of each rank, if they are known: ranks with others have other programs."""
         tokens = Tokens()
         self.records = {record.rank: record for record in records}
         self.sequences = {record.rank: tokens.of(record) for record in records}
-        self.clusters = clusters(records, self.sequences)
+        programs: dict[Any, list[Record]] = defaultdict(list)
+        for record in records:
+            programs[tuple(map(family, (steps or {}).get(record.rank, ())))].append(record)
+        self.clusters = [ranks for each in programs.values() for ranks in clusters(each, self.sequences)]
         self._furthest: dict[int, Record] = {}
         self._differences: dict[int, int] = {}
         for ranks in self.clusters:
@@ -315,6 +319,10 @@ class Alignment:
         self._differences[rank] = len(found)
         return found[0] if found else None
 
+    def agreement(self, rank: int, index: int) -> tuple[int, int]:
+        """Return how many ranks agree with the calls of a rank, and the support of one of its calls."""
+        return next(len(ranks) for ranks in self.clusters if rank in ranks), self.support(rank, index)
+
     def support(self, rank: int, index: int, among: Sequence[int] = ()) -> int:
         """Return how many calls up to one are, in this order, elsewhere in the records: the longest such run. among:
         the ranks whose records count, all by default."""
@@ -415,7 +423,7 @@ def _least_edit(
         difference(mine[0], its[0]): _cost(mine[0], its[0]) + rest[1, 1],
     }
     if len(mine) > 1 and len(its) > 1 and own[0] == others[1] and own[1] == others[0]:
-        ways["swapped"] = SWAP + rest[2, 2]
+        ways = {"swapped": SWAP + rest[2, 2]} | ways  # the first of equal ones: its message has both lines
     fault = min(ways, key=lambda each: ways[each])
     if fault in ("left out", "doubled") and repeats and abs(ways["left out"] - ways["doubled"]) <= 0.25:
         return "doubled or left out"  # no later call tells these two apart

@@ -75,10 +75,10 @@ def explain(
     ends = {record.rank: record.end for record in records if record.end is not None}
     records, world = [record for record in records if record.calls or record.end is None], world_of(records, world)
     programs = {record.rank: beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
-    alignment = Alignment(records)
+    alignment = Alignment(records, steps)
     is_in_step = bool(programs) and all(each.is_in_step for each in programs.values())
     state = _State(records, world, bool(ends) or is_in_step or alignment.is_in_step())
-    late = late_ranks(state.records, state.members, state.missing)
+    late = late_ranks(state.records, state.members, state.missing, steps or {})
     equal = [each for each in late if each.delay == late[0].delay]
     slow = [HangCause(each.rank, "late at", each.call, certain=1 / len(equal)) for each in equal]
     found = _with_deaths(_faults(state, alignment, programs, steps or {}), ends, alignment) or slow
@@ -106,13 +106,15 @@ def _faults(
     edits = alignment.edits()
     if all(edit.certain < 1 for edit in edits):
         own = _alone([each.edits for each in programs.values()], state)
-        edits = own or edits  # a program does not have the sizes and groups that ranks compare with each other
+        if {each.rank for each in own} != {edit.rank for edit in edits}:
+            edits = own or edits  # a program does not have the sizes and groups that ranks compare with each other
     if not state.is_stuck:
         edits = [edit for edit in edits if edit.fault not in COUNTED or state.has_lost_others(edit)]
     edits.sort(key=lambda edit: (-edit.certain, _created(edit), edit.rank))
     mismatches = state.mismatches(alignment)
     if edits and mismatches and edits[0].certain < min(1, mismatches[0].certain):
-        edits = mismatches
+        if edits[0].rank != mismatches[0].rank:  # an edit of the same rank is earlier
+            edits = mismatches
     unlike = [edit for edit in edits if state.is_of_own_program(edit)]
     found = [edit for edit in edits if edit not in unlike] or mismatches
     if not found:
@@ -364,8 +366,8 @@ class _State:
 
     def mismatches(self, alignment: Alignment) -> list[HangCause]:
         """Return the ranks that are in another collective than most members of a group in one call of it; of two
-        members the one whose call follows its calls before it more seldom elsewhere."""
-        found: list[tuple[float, int, HangCause]] = []
+        members the one that fewer ranks agree with."""
+        found: list[tuple[float, tuple[int, int], HangCause]] = []
         for here in self.meetings.values():
             signatures = {rank: (_signature(call), call.group) for rank, call in here.items()}
             (usual, most), (_, second) = Counter(signatures.values()).most_common(2)
@@ -377,11 +379,11 @@ class _State:
                     fault, shown = _mismatch(call, other, record.calls[:at])
                     certain = (most if most > second else 1) / len(here)
                     index = record.dropped + at
-                    support = alignment.support(rank, index) if most == second else 0
+                    support = alignment.agreement(rank, index) if most == second else (0, 0)
                     found.append((-certain, support, HangCause(rank, fault, shown, other, certain, index)))
         best = {cause.rank: certain for certain, _, cause in sorted(found, key=lambda item: -item[0])}
 
-        def order(item: tuple[float, int, HangCause]) -> tuple[float, int, bool, int]:
+        def order(item: tuple[float, tuple[int, int], HangCause]) -> tuple[float, tuple[int, int], bool, int]:
             # A call in another group is the cause of the other mismatches of its rank.
             return best[item[2].rank], item[1], item[2].fault != "another group", _created(item[2])
 
@@ -516,6 +518,9 @@ def _first_open(record: Record) -> RecordedCall | None:
 
 def _mismatch(call: RecordedCall, other: RecordedCall, earlier: Sequence[RecordedCall]) -> tuple[str, RecordedCall]:
     """Return the fault of a rank that is in a call where others are in another one, and the call of the fault."""
+    usual = {each.group for each in earlier if (each.kind, each.stack) == (call.kind, call.stack)}
+    if usual and call.group not in usual:
+        return "another group", call
     since = [*takewhile(lambda each: each.group != call.group, reversed(earlier))]
     for each in since:
         if (_signature(each), each.place, each.sizes) == (_signature(other), other.place, other.sizes):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
+from mspc.runtime.faults.message_waits import partner
 from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 
 SLOW, SLOW_FACTOR = 1_000_000_000, 20
 """Least delay of a slow rank, in nanoseconds, and beside a typical delay between two calls."""
-REPEATED = 3
-"""Least times that a slow rank is late."""
+REPEATED, ALIKE = 3, 1.1
+"""Least times that a slow rank is late, and how many times as often as another one it is."""
 
 Key = tuple[str, int]
 """Group and number of a collective."""
@@ -71,9 +72,11 @@ class Arrivals:
 
 
 def late_ranks(
-    records: Mapping[int, Record], members: Mapping[str, tuple[int, ...]], missing: tuple[int, ...]
-) -> list[LateRank]:
-    """Return the slow ranks, the one that is late most often first.
+    records: Mapping[int, Record], members: Mapping[str, tuple[int, ...]], missing: tuple[int, ...],
+    steps: Mapping[int, Sequence[RecordedCall]],
+) -> list[LateRank]:  # fmt: skip
+    """Return the slow ranks, the one that is late most often first; of two that are late together the one whose
+    messages other late ranks wait for. steps: the calls of a step of each rank, if its program is known.
 
     A rank is late if it is idle for long after a collective to which all others had come, while they wait for it. One
     without a record is late if all members of a group with a record go on long after the last of them has come.
@@ -121,10 +124,18 @@ def late_ranks(
 
     often = [rank for rank in sorted(found) if len(found[rank]) >= REPEATED]
     most = nlargest(2, (len(found[rank]) for rank in often if rank in records))
-    if len(most) > 1 and most[0] < 1.1 * most[1]:  # a common reason, as a message that ranks wait for
+    if len(most) > 1 and most[0] < ALIKE * most[1]:  # a common reason, as a message that ranks wait for
         often = [rank for rank in often if rank not in records]
     ranks = [rank for rank in often if rank in records or is_late(rank)]
-    ranks.sort(key=lambda rank: (-len(found[rank]), rank in records, -total[rank]))
+    times = {rank: len(each) for rank, each in found.items()}
+    most_often = max((times[rank] for rank in ranks), default=0)
+
+    def order(rank: int) -> tuple[bool, int, int, bool, int]:
+        partners = {partner(call.kind)[0] for call in steps.get(rank, ()) if call.is_message}
+        waiting = sum(times.get(other, 0) for other in partners)
+        return ALIKE * times[rank] < most_often, -waiting, -times[rank], rank in records, -total[rank]
+
+    ranks.sort(key=order)
     late = [LateRank(rank, total[rank], found[rank][0][1]) for rank in ranks]
     return late or _last_alone(records)
 
@@ -137,4 +148,3 @@ def _last_alone(records: Mapping[int, Record]) -> list[LateRank]:
         return []
     (moment, rank), (second, _) = latest
     return [LateRank(rank, moment - second, records[rank].calls[-1])]
-
