@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from mspc.readers.pytorch.exported_program import (
     names_in,
     scope_of,
 )
+from mspc.readers.pytorch.plans.strategies import LayerPlan
 
 FEWEST_LAYERS = 8
 """Fewest equal layers that become a loop: fewer are as short as the loop, and easier to read."""
@@ -66,18 +68,8 @@ class EqualLayers:
         return found
 
 
-class MarkedByPlan(Protocol):
-    """A plan, which may treat layers differently."""
-
-    def node_marks(self, node: ExportedNode) -> Any:
-        """Return everything by which the plan distinguishes nodes."""
-
-    def parameter_marks(self, name: str) -> Any:
-        """Return everything by which the plan distinguishes parameters."""
-
-
 def equal_layers(
-    graph: ExportedGraph, held: Mapping[str, Tensor], written: Set[str], plan: MarkedByPlan | None
+    graph: ExportedGraph, held: Mapping[str, Tensor], written: Set[str], plan: LayerPlan | None
 ) -> dict[int, EqualLayers]:
     """Return the runs of equal layers of a graph, by the places of their first nodes.
 
@@ -127,7 +119,7 @@ class _Layer:
     """The nodes of one layer in a form that is equal for equal layers. others: names of values that are not the
     layer's, in the order in which it reads them. made: (node, result) by the names of the layer's values."""
 
-    def __init__(self, nodes: Sequence[ExportedNode], plan: MarkedByPlan | None) -> None:
+    def __init__(self, nodes: Sequence[ExportedNode], plan: LayerPlan | None) -> None:
         self.nodes, self.plan = nodes, plan
         self.others: dict[str, int] = {}
         self.made: dict[str, tuple[int, int]] = {}
@@ -169,7 +161,7 @@ class _Search:
 
     def __init__(
         self, nodes: Sequence[ExportedNode], starts: Sequence[int], period: int, held: Mapping[str, Tensor],
-        written: Set[str], users: Mapping[str, Sequence[int]], plan: MarkedByPlan | None,
+        written: Set[str], users: Mapping[str, Sequence[int]], plan: LayerPlan | None,
     ) -> None:  # fmt: skip
         self.nodes, self.held, self.written, self.users, self.plan = nodes, held, written, users, plan
         count = (len(starts) - 1) // period
@@ -184,10 +176,11 @@ class _Search:
 
     def runs(self) -> Iterator[tuple[int, EqualLayers]]:
         """Yield the place of the first node, and the layers, of each run."""
-        count, first, skipped = len(self.starts) - 1, 0, 0
+        sizes = [end - start for start, end in pairwise(self.starts)]
+        count, first, skipped = len(sizes), 0, 0
         while first + FEWEST_LAYERS <= count:
             last = first + 1
-            while last < count and self._sizes_agree(first, last) and self._layer(last).form == self._layer(first).form:
+            while last < count and sizes[last] == sizes[first] and self._layer(last).form == self._layer(first).form:
                 last += 1
             # The first layer may read another value than the others do, and others may read values of the last one.
             places = [(first + a, last - b) for a, b in ((0, 0), (0, 1), (1, 0), (1, 1))]
@@ -196,10 +189,6 @@ class _Search:
                 yield found
             skipped = 0 if found is not None or last - first < FEWEST_LAYERS else skipped + 1
             first = last if skipped in (0, MAX_SKIPPED) else first + 1
-
-    def _sizes_agree(self, one: int, other: int) -> bool:
-        sizes = [self.starts[number + 1] - self.starts[number] for number in (one, other)]
-        return sizes[0] == sizes[1]
 
     def _run(self, first: int, end: int) -> tuple[int, EqualLayers] | None:
         """Return the place and the layers from one to before another one; None if they are no loop."""

@@ -17,7 +17,7 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiRuntimeError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_state import Precision
-from mspc.readers.pytorch.equal_layers import EqualLayers, MarkedByPlan, equal_layers
+from mspc.readers.pytorch.equal_layers import EqualLayers, LayerPlan, equal_layers
 from mspc.readers.pytorch.exported_program import (
     ASSOCIATIVE,
     CONDITION,
@@ -340,7 +340,7 @@ class Evaluator(Protocol):
 def evaluated(
     evaluator: Evaluator, program: ExportedProgram, held: Mapping[str, Tensor], given: Sequence[Any],
     results: Sequence[ProgramOutput], constants: dict[str, Tensor], half: DType | None = None,
-    plan: MarkedByPlan | None = None,
+    plan: LayerPlan | None = None,
 ) -> Any:  # fmt: skip
     """Return the results of a program.
 

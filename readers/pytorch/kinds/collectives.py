@@ -100,16 +100,6 @@ def gathered(x: Any, group: Any) -> Any:
     return ops.AllGather(group)(x)
 
 
-def keys_gathered(k: Any, v: Any, dim: Any, group: Any) -> Any:
-    """Return the keys and values of the whole sequence, for `flex_attention` of slices of it."""
-    return tuple(ops.AllGather(group, dim)(each) for each in (k, v))
-
-
-def keys_scattered(k: Any, v: Any, dim: Any, group: Any) -> Any:
-    """Return the gradients of a rank's keys and values."""
-    return tuple(ops.ReduceScatter("sum", group, dim)(each) for each in (k, v))
-
-
 COLLECTIVES = (
     row("_c10d_functional.all_reduce.default", "input, reduce_op, group_name", reduced),
     row("_c10d_functional.all_reduce_coalesced.default", "inputs, reduce_op, group_name", all_of(reduced)),
@@ -147,8 +137,10 @@ COLLECTIVES = (
         "-outputs, inputs, process_group, reduce_op, -async_op=True, -timeout=-1",
         lambda inputs, group, reduce_op: ([reduce_scattered(each, reduce_op, group) for each in inputs],),
         writes="outputs"),
-    row("cplib.flex_cp_allgather.default", "k, v, seq_dim, pg_name", keys_gathered),
-    row("cplib.flex_cp_allgather_backward.default", "grad_full_k, grad_full_v, seq_dim, pg_name", keys_scattered),
+    row("cplib.flex_cp_allgather.default", "k, v, seq_dim, pg_name",
+        lambda k, v, dim, group: tuple(ops.AllGather(group, dim)(each) for each in (k, v))),
+    row("cplib.flex_cp_allgather_backward.default", "grad_full_k, grad_full_v, seq_dim, pg_name",
+        lambda k, v, dim, group: tuple(ops.ReduceScatter("sum", group, dim)(each) for each in (k, v))),
     row("c10d.barrier.default", "-tensor, -process_group, -device_ids, -async_op=True, -timeout=-1", nothing),
     row("c10d.send.default", "tensors, process_group, dst, tag", sent),
     row("c10d.recv_.default", "tensors, process_group, src, tag", received, writes="tensors"),

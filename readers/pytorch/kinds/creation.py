@@ -53,9 +53,7 @@ def like(self: Any, number: Any, dtype: Any) -> Any:
 
 def new(self: Any, size: Any, number: Any, dtype: Any) -> Any:
     """One number everywhere in the element type of another tensor."""
-    if isinstance(number, complex):
-        return complex_number(number, tuple(size), self.dtype if dtype is None else dtype)
-    return ops.Fill()(self.dtype if dtype is None else dtype, tuple(size), number)
+    return all_of(size, number, self.dtype if dtype is None else dtype)
 
 
 def overwritten(self: Any, src: Any) -> Any:

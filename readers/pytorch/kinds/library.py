@@ -355,10 +355,9 @@ def trapezoids(y: Any, x: Any, dim: Any) -> Any:
     if isinstance(x, (int, float)):
         return pieces(y, dim) * (x / 2)
     place = dim % len(y.shape)
+    column = x
     if len(x.shape) == 1:
         column = reshaped(x, tuple([-1 if d == place else 1 for d in range(len(y.shape))]))
-    else:
-        column = x
     own = place - len(y.shape) + len(column.shape)
     count = column.shape[own]
     step = mint.narrow(column, own, 1, count - 1) - mint.narrow(column, own, 0, count - 1)

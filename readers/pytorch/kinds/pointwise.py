@@ -215,11 +215,6 @@ def of_one(operator: Any) -> Any:
     return lambda self: operator()(self)
 
 
-def of_two(operator: Any) -> Any:
-    """Return a function that applies an operator to two tensors, or to a tensor and a number."""
-    return lambda self, other: operator()(*of_numbers(self, other))
-
-
 def of_numbers(self: Any, other: Any) -> Any:
     """Return two operands; a complex number becomes a tensor of the other one's size of numbers."""
     if not isinstance(other, complex):
@@ -255,7 +250,8 @@ NAMED_ALIKE = """
 
 ELEMENTWISE = (
     *(row(names, "self", of_one(operator)) for names, operator in UNARY.items()),
-    *(row(names, "self, other", of_two(operator)) for names, operator in BINARY.items()),
+    *(row(names, "self, other", lambda self, other, operator=operator: operator()(*of_numbers(self, other)))
+      for names, operator in BINARY.items()),
     *(row(f"{name}.default", "self", getattr(ops, name)) for name in NAMED_ALIKE),
     row("add.Tensor add.Scalar", "self, other, alpha=1",
         lambda self, other, alpha: mint.add(*of_numbers(self, other), alpha=alpha)),

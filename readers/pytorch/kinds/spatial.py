@@ -81,11 +81,6 @@ def nearest_places(size: int, new: int, factor: float | None, is_exact: bool) ->
     return np.minimum(np.floor(middles * step).astype(np.int64), size - 1)
 
 
-def is_even(places: np.ndarray, size: int) -> bool:
-    """Return whether pixels are spread as their numbers alone say."""
-    return bool((places == np.arange(len(places)) * size // len(places)).all())
-
-
 def _triangle(distance: float) -> float:
     return max(0.0, 1.0 - abs(distance))
 
@@ -110,16 +105,11 @@ def in_batches(dims: Any, function: Any) -> Any:
 def convolution(
     dims: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Any:
-    """Return a convolution over one, two or three dimensions, of a batch or of one image."""
+    """Return a convolution over one, two or three dimensions of a batch."""
     function = functional.conv1d if dims == 1 else functional.conv2d if dims == 2 else functional.conv3d
-    alone = len(input.shape) == dims + 1
-    x = ops.ExpandDims()(input, 0) if alone else input
-    if dims == 1:
-        steps, sides, apart = _one(stride), _one(padding), _one(dilation)
-    else:
-        steps, sides, apart = _several(stride, dims), _several(padding, dims), _several(dilation, dims)
-    out = of_either(lambda y, kernel, more: function(y, kernel, more, steps, sides, apart, groups), x, weight, bias)
-    return ops.Squeeze(0)(out) if alone else out
+    steps, sides, apart = [_several(value, dims) for value in (stride, padding, dilation)]
+    return of_either(lambda y, kernel, more: function(y, kernel, more, steps, sides, apart, groups),
+                     input, weight, bias)
 
 
 def of_either(function: Any, input: Any, weight: Any, bias: Any) -> Any:
@@ -250,7 +240,8 @@ def of_nearest(is_exact: Any, input: Any, size: Any, factors: Any) -> Any:
     """Images in another size, each pixel the nearest one."""
     new, by = sizes_of(input, size, factors)
     lines = [nearest_places(n, m, f, is_exact) for n, m, f in zip(input.shape[2:], new, by, strict=True)]
-    if all([is_even(places, n) for places, n in zip(lines, input.shape[2:], strict=True)]):
+    evenly = [np.arange(len(places)) * n // len(places) for places, n in zip(lines, input.shape[2:], strict=True)]
+    if all(map(np.array_equal, lines, evenly)):
         return ops.interpolate(input, new, None, "nearest")
     for dim, places in enumerate(lines, start=2):
         input = ops.Gather()(input, Tensor(places), dim)
@@ -367,7 +358,7 @@ def _taken_alone(rows: list[Kind]) -> list[Kind]:
 
 IMAGES = tuple(map(_taken_alone, (
     *(row(f"conv{dims}d.{form}", f"input, weight, bias=None, stride=1, padding={padding}, dilation=1, groups=1",
-          partial(convolution, dims))
+          in_batches(dims, partial(convolution, dims)))
       for dims in (1, 2, 3) for form, padding in (("default", "0"), ("padding", "'valid'"))),
     *(row(f"conv_transpose{dims}d.{'default' if dims == 1 else 'input'}",
           "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1", transposed)
