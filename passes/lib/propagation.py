@@ -11,7 +11,7 @@ from mspc.ir.layout import Axes, Layout
 from mspc.ir.text.families import gradient_names
 from mspc.ir.types import StackType
 from mspc.ops.control.regions import MakeStack
-from mspc.ops.control.structural import Depend, Handed, Joined, TupleGetItem, is_constraint
+from mspc.ops.control.structural import Depend, Handed, Joined, StopGradient, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Abs
 from mspc.ops.math.float8 import Quantize
@@ -209,7 +209,8 @@ class BackwardLayouts:
         """Take the layouts that cost the fewest bytes from the operands' own; an update those of its parameter."""
         rule = self.rules[node]
         if rule is None:
-            if isinstance(node.op, Depend) and isinstance(first := node.inputs[0], Parameter) and first.layout is None:
+            first = node.inputs[0] if isinstance(node.op, Depend | StopGradient) else None
+            if isinstance(first, Parameter) and first.layout is None:
                 wanted = self.wanted.get(node)  # nothing has read the parameter yet
                 first.layout = Layout.replicated(self.ranks, len(first.shape)) if wanted is None else wanted
             structural_layout(node, self.ranks)

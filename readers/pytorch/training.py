@@ -40,7 +40,7 @@ from mspc.readers.pytorch.written_values import differentiated_names, written_na
 #         or `count = sum(mask)`; `loss = sum(losses * mask) / (clamp(total, min=1) / parts)`
 #
 # A part of which no label counts adds zero. A sum over rows is multiplied by the number of parts, unless it is divided
-# by a multiple of a part's rows: their number.
+# by their number: a part's rows, times other sizes of the summed values. In `numel - sum(mask)` numel is that of all.
 
 
 MEANS = {*"cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward".split()}
@@ -78,7 +78,7 @@ def loss_in_parts(
     None if there are none. Last come the lines at which rows are combined in another way, so that the loss remains a
     mean of the parts' losses.
     """
-    search = _Search(program)
+    search = _Search(program, parts)
     terms = list(search.terms(loss.value))
     found = [each for each in terms if isinstance(each, _Ratio)]
     sums = {each.name for each in terms if isinstance(each, ExportedNode)}
@@ -88,11 +88,11 @@ def loss_in_parts(
 
 class _Search:
     """Finds the terms of a program's loss. data: names that depend on inputs of the caller. trained: names that depend
-    on parameters. rows: the number of a part's rows. by_row: names whose dimension 0 is rows, or rows of rows. divided:
-    names of sums that `terms` has found below a division."""
+    on parameters. sizes: shapes of inputs. rows: the number of a part's rows. by_row: names whose dimension 0 is rows,
+    or rows of rows. divided: names of sums that `terms` has found below a division."""
 
-    def __init__(self, program: ExportedProgram) -> None:
-        self.program = program
+    def __init__(self, program: ExportedProgram, parts: int) -> None:
+        self.program, self.parts = program, parts
         nodes = program.graph.nodes
         self.maker = {name: node for node in nodes for name in node.results}
         self.types = program.graph.types
@@ -101,13 +101,14 @@ class _Search:
         self.data = _dependent_names(nodes, [each.name for each in program.inputs if each.kind == "user"])
         self.trained = _dependent_names(nodes, [each.name for each in program.inputs if each.trainable])
         users = [each.name for each in program.inputs if each.kind == "user" and self._shape(each.name)]
-        self.rows, self.by_row = min([self._shape(name)[0] for name in users], default=1), set(users)
+        self.sizes = [self._shape(name) for name in users]
+        self.rows, self.by_row = min([sizes[0] for sizes in self.sizes], default=1), set(users)
         self.by_row.update(name for node in nodes if self._holds_rows(node) for name in node.results)
 
-    def terms(self, value: Argument, is_sum: bool = False, is_mean: bool = False) -> Iterator[_Ratio | ExportedNode]:
+    def terms(self, value: Argument, is_sum: bool = False, by: Sequence[float] = ()) -> Iterator[_Ratio | ExportedNode]:
         """Yield the ratios, and the nodes that are sums over rows, among the terms of a number. is_sum: it adds up the
-        elements of `value`. is_mean: it is divided by the number of rows."""
-        for node, divided in self._terms(value, is_mean):
+        elements of `value`. by: numbers that it is divided by."""
+        for node, divisors in self._terms(value, by):
             if node is None:
                 continue
             target = _kind(node)
@@ -115,26 +116,29 @@ class _Search:
                 ratio = self._of_labels(node) if target in MEANS else self._of_sums(node, is_sum)
                 yield from [ratio] if ratio is not None else []
             elif _is_sum(node):
-                inner = list(self.terms(node.arguments[0][1], True, divided)) if target in SUMS else []
+                inner = list(self.terms(node.arguments[0][1], True, divisors)) if target in SUMS else []
                 read = self.data.intersection(node.operands)
                 if not inner and read and read <= self.by_row and self._combines_rows(node, read):
-                    self.divided.update([node.name] if divided else [])
-                    yield from [] if divided else [node]
+                    is_mean = self._is_mean(divisors, [self._shape(name) for name in read])
+                    self.divided.update([node.name] if is_mean else [])
+                    yield from [node] if is_mean is False else []
                 yield from inner
 
-    def _terms(self, value: Argument, is_mean: bool = False) -> Iterator[tuple[ExportedNode | None, bool]]:
-        """Yield the nodes of which a value is a linear combination, with whether each is divided by the number of rows.
-        None: a value that no node makes."""
+    def _terms(self, value: Argument, by: Sequence[float]) -> Iterator[tuple[ExportedNode | None, Sequence[float]]]:
+        """Yield the nodes of which a value is a linear combination, with the numbers that each is divided by. None: a
+        value that no node makes."""
         node = self.maker.get(value.name) if isinstance(value, NodeResult) else None
         target, given = ("", []) if node is None else (_kind(node), [v for _, v in node.arguments])
         if target in SAME or (target in SCALED and not self._is_data(given[1])):
-            is_mean |= target in SCALED and node is not None and self._counts_rows(node)
-            yield from self._terms(given[0], is_mean)
+            number = given[1] if target in SCALED else None
+            if isinstance(number, int | float) and number:
+                by = (*by, number if target == "div" else 1 / number)
+            yield from self._terms(given[0], by)
         elif target in TERMS:
             for each in given[0] if isinstance(given[0], tuple) else given[:2]:
-                yield from self._terms(each, is_mean)
+                yield from self._terms(each, by)
         else:
-            yield node, is_mean
+            yield node, by
 
     def other_mixtures(self, loss: Argument, ratios: Sequence[_Ratio], sums: Set[str]) -> Iterator[ExportedNode]:
         """Yield the first nodes on the way to a loss that combine rows of a part, but not linearly: the loss of the
@@ -203,12 +207,18 @@ class _Search:
             return False
         return result[0] == shapes[0][0] or (not result[0] % self.rows and math.prod(result) == math.prod(shapes[0]))
 
-    def _counts_rows(self, node: ExportedNode) -> bool:
-        """Return whether a node divides by a number that is a multiple of the rows."""
-        by = [value for _, value in node.arguments][1]
-        if not isinstance(by, int | float) or not by:
-            return False
-        times = abs(by if "div" in node.target else 1 / by) / self.rows
+    def _is_mean(self, divisors: Sequence[float], summed: Sequence[tuple[int, ...]]) -> bool | None:
+        """Return whether a sum is divided by the number of rows, by the shapes of its operands. None: one of the
+        divisors may be that number, or another one that is a multiple of it."""
+        known = {self.rows * n for shape in (*self.sizes, *summed) for n in _products(shape[1:])}
+        known.update(n for shape in summed if not shape[0] % self.rows for n in _products(shape))
+        found = [round(abs(number)) for number in divisors if self._counts_rows(number)]
+        is_known = any(number in known and number not in (1, 2) for number in found)  # those are factors, too
+        return is_known or (None if found else False)
+
+    def _counts_rows(self, number: Argument) -> bool:
+        """Return whether a number is a multiple of the rows of a part."""
+        times = abs(number) / self.rows if isinstance(number, int | float) else 0
         return times > 0.5 and math.isclose(times, round(times), rel_tol=1e-6)
 
     def _shape(self, name: str) -> tuple[int, ...]:
@@ -252,7 +262,9 @@ class _Search:
                 return None
             type = self.types[below.name]
             if _kind(maker) in SUMS and type is not None:
-                return _Ratio(node, below.name, type, (), tuple(chain[::-1]))
+                steps = [self._of_all_parts(each, maker) for each in reversed(chain)]
+                known = tuple(each for each in steps if each is not None)
+                return _Ratio(node, below.name, type, (), known) if len(known) == len(steps) else None
             chain.append(maker)
             names = self.data.intersection(maker.operands)
             below = NodeResult(next(iter(names))) if len(names) == 1 else None
@@ -260,9 +272,21 @@ class _Search:
                 return None
         return None
 
+    def _of_all_parts(self, node: ExportedNode, total: ExportedNode) -> ExportedNode | None:
+        """Return a node that computes a denominator from a sum, with the number of elements of all parts for that of
+        one. None if another of its numbers may count rows."""
+        numbers = {name: value for name, value in node.arguments if self._counts_rows(value)}
+        if _kind(node) not in (*TERMS, "rsub", *SCALED) or not numbers:
+            return node
+        elements = max(math.prod(self._shape(name)) for name in total.operands)
+        if _kind(node) in SCALED or any(value != elements for value in numbers.values()):
+            return None
+        scaled = {name: value * self.parts for name, value in numbers.items() if isinstance(value, int | float)}
+        return replace(node, arguments=tuple((name, scaled.get(name, value)) for name, value in node.arguments))
+
     def _adds_up(self, value: Argument) -> bool:
         """Return whether a number is a sum over the rows of a part."""
-        terms = [node for node, _ in self._terms(value)]
+        terms = [node for node, _ in self._terms(value, ())]
         sums = [node.name for node in terms if node is not None and _is_sum(node) and self.data & {*node.operands}]
         self.divided.update(sums)
         return 0 < len(terms) == len(sums)
@@ -356,6 +380,14 @@ def _argument_of(node: ExportedNode, name: str) -> Argument:
     kind = kind_of(node.target)
     defaults = () if kind is None else ((each.name, each.default) for each in kind.arguments)
     return (dict(defaults) | dict(node.arguments)).get(name)
+
+
+def _products(sizes: Sequence[int]) -> set[int]:
+    """Return the products of any of the sizes."""
+    found = {1}
+    for size in sizes:
+        found |= {size * each for each in found}
+    return found
 
 
 def _is_sum(node: ExportedNode) -> bool:

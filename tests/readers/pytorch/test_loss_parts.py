@@ -35,24 +35,18 @@ class Net(torch.nn.Module):
         return {"loss": self.loss(self.layer(x), labels, self.weights)}
 
 
-def masked(clamped: bool) -> Callable[..., Any]:
-    def loss(y: Any, labels: Any, weights: Any) -> Any:
-        mask = (labels >= 0).to(y.dtype)
-        count = mask.sum().clamp(min=1) if clamped else mask.sum()
-        return (y.square().sum(-1) * mask).sum() / count
-
-    return loss
-
-
 LOSSES = {
     "mean": lambda y, labels, weights: F.cross_entropy(y, labels),
     "weights": lambda y, labels, weights: F.cross_entropy(y, labels, weights, label_smoothing=0.1),
     "nll": lambda y, labels, weights: 2 * F.nll_loss(F.log_softmax(y, -1), labels, ignore_index=-100),
-    "mask": masked(False), "clamped": masked(True),
+    "mask": lambda y, labels, weights: (y.square().sum(-1) * (mask := (labels >= 0).to(y.dtype))).sum() / mask.sum(),
+    "clamped": lambda y, labels, weights: (y[:, 0] * (mask := labels >= 0)).sum() / mask.sum().clamp(min=1),
+    "without": lambda y, labels, weights: (y[:, 0] * ~(no := labels < 0)).sum() / (no.numel() - no.sum()),
+    "a factor": lambda y, labels, weights: y.square().sum() / 2 + 0.5 * y.sum() / y.numel(),
     "sum": lambda y, labels, weights: 0.3 * F.cross_entropy(y, labels, weights, reduction="sum") + weights.sum(),
     "sum of rows": lambda y, labels, weights: (y.square().mean(-1) * (labels >= 0)).sum() / 7 + y.tanh().mean(),
     "divided by rows": lambda y, labels, weights: F.mse_loss(y, weights.expand_as(y), reduction="sum") / y.shape[0],
-    "rows, then columns": lambda y, labels, weights: y.square().sum(0).mean() + y.abs().mean(0).sum(),
+    "rows, columns": lambda y, labels, weights: (y + WEIGHTS.detach()).square().sum(0).mean() + y.abs().mean(0).sum(),
     "each": lambda y, labels, weights: (y.square().sum(-1) * (labels >= 0) / (labels >= 0).sum()).sum(),
 }  # fmt: skip
 
@@ -108,6 +102,8 @@ OTHERS = {
     "product": lambda y, labels, weights: y.square().mean() * y.abs().mean(),
     "deviation": lambda y, labels, weights: y.mean() + y.std(0).mean(),
     "pairs": lambda y, labels, weights: (y @ y.t()).square().mean(),
+    "16 rows or a factor": lambda y, labels, weights: F.cross_entropy(y, labels, reduction="sum") / 16,
+    "labels of each row": lambda y, labels, weights: y.sum() / ((labels >= 0).sum() / y.shape[0]),
     "one sum twice": lambda y, labels, weights: (total := y.square().sum()) / (labels >= 0).sum() + total,
 }  # fmt: skip
 
