@@ -254,13 +254,13 @@ def _name(value: Value) -> str:
 
 def _own_slice(
     kind: RankKind, axes: Sequence[int], count: int, dim: int, value: Array, operands: Sequence[Array]
-) -> Array:
-    found: list[Array] = []
-    for place, own in enumerate(flat(operands[0], kind.mesh)):
-        at = np.unravel_index(place, kind.mesh)
-        number = np.ravel_multi_index([at[axis] for axis in axes], [kind.mesh[axis] for axis in axes])
-        found.append(pieces(own, count, dim)[number])
-    return on_mesh(np.stack(found), kind.mesh)
+) -> Array | None:
+    if operands[0].shape[kind.depth + dim] % count:  # fewer iterations are run than the program has
+        return None
+    at = np.unravel_index(np.arange(math.prod(kind.mesh)), kind.mesh)
+    numbers = np.ravel_multi_index([at[axis] for axis in axes], [kind.mesh[axis] for axis in axes])
+    rows = zip(flat(operands[0], kind.mesh), numbers, strict=True)
+    return on_mesh(np.stack([pieces(own, count, dim)[number] for own, number in rows]), kind.mesh)
 
 
 def _terms(kind: RankKind, node: Node) -> Iterator[Edit]:
