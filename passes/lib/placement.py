@@ -238,6 +238,11 @@ class Traffic:
             found.append(required)
         return found
 
+    def of_edge(self, reader: Node, index: int) -> float:
+        """Return the bytes to bring one reader its operand."""
+        target, value = (reader.in_layouts or {index: None})[index], reader.inputs[index]
+        return 0.0 if target is None else cheapest_source(value, [], target)[0]
+
     def of_value(self, value: Value) -> float:
         """Bytes spent to bring a value to all its readers."""
         own = value.layout

@@ -89,7 +89,8 @@ def spread(search: Search, forward: list[Node]) -> None:
         if isinstance(node.layout, Layout) and node.layout.partial and costs.moves(node) > MIN_SAVED_BYTES:
             _hand_on(search, costs, node)
     if computes_gradients(search.graph):
-        BackwardLayouts(search).improve([node for node in forward if node.attrs.get("strategy_from") not in GIVEN])
+        backward = BackwardLayouts(search)
+        backward.improve_chains([node for node in forward if node.attrs.get("strategy_from") not in GIVEN])
 
 
 def _spread_from(search: Search, forward: list[Node], first: Way) -> None:
@@ -336,6 +337,53 @@ class BackwardLayouts:
             if not changed:
                 return
 
+    def improve_chains(self, nodes: Sequence[Node]) -> None:
+        """Revisit operators, then chains of them, while that saves bytes."""
+        free = frozenset(node for node in nodes if node.in_layouts is not None and self.rules[node] is not None)
+        for _ in range(ROUNDS):
+            self.improve(list(nodes))
+            changed = False
+            for node in filter(free.__contains__, reversed(nodes)):
+                for index, value in enumerate(node.inputs):
+                    for upstream in (True, False) if self.traffic.of_value(value) > MIN_SAVED_BYTES else ():
+                        changed |= self.move_chain(node, index, upstream, free)
+            if not changed:
+                return
+
+    def move_chain(self, reader: Node, index: int, upstream: bool, free: Collection[Node]) -> bool:
+        """Make an operand in the layout of its reader, then its own operands, and so on, or let the reader take the
+        operand's layout, then its own readers; keep as many of the changes as save the most bytes. Return whether any
+        does."""
+        replaced: dict[Node, State] = {}
+        saved, best, kept = 0.0, 0.0, 0
+        moved = self.traffic.of_edge(reader, index)
+        while saved >= -moved:  # beyond that a chain has made more traffic than it may avoid
+            value, wanted = reader.inputs[index], cast("tuple[Layout, ...]", reader.in_layouts)[index]
+            node = cast(Node, value if upstream else reader)
+            if node not in free or node in replaced or value.layout == wanted:
+                break
+            rule = cast(Rule, self.rules[node])
+            fits = [option for option in self.options(node, rule)
+                    if (option.outputs[0] == wanted if upstream else option.inputs[index] == value.layout)]  # fmt: skip
+            if upstream and not wanted.partial and len(rule.outputs) == 1:
+                fits.append(make_choice(rule, *merge(rule, ((rule.outputs[0], wanted),), self.ranks)))
+            if not fits:
+                break
+            replaced[node] = state_of(node)
+            before = self.cost_around(node)
+            self.take_cheapest(node, fits)
+            saved += before - self.cost_around(node)
+            if saved > best + MIN_SAVED_BYTES:
+                best, kept = saved, len(replaced)
+            edges = [(node, at) for at in range(len(node.inputs))] if upstream else self.traffic.users.get(node, ())
+            edges = [(user, at) for user, at in edges if user in free]
+            if not edges:
+                break
+            reader, index = max(edges, key=lambda edge: self.traffic.of_edge(*edge))
+        for node in [*replaced][kept:][::-1]:
+            self.search.put_back(node, replaced[node])
+        return kept > 0
+
     def cost_around(self, node: Node) -> float:
         """Bytes that depend on the node's layouts: for its operands, its result and its readers."""
         total = self.traffic.of_value(node) + self.traffic.of_sum(node)
@@ -347,20 +395,20 @@ class BackwardLayouts:
 
     def reconsider(self, node: Node, rule: Rule) -> bool:
         """Take another choice if it saves bytes; True if one did."""
-        before = state_of(node)
-        best, chosen = self.cost_around(node) - 1e-6, None
-        for option in self.options(node, rule):
-            if (option.inputs, option.outputs) == (before[1], element_layouts(before[2])):
-                continue
-            self.search.take(node, option, str(node.attrs.get("strategy_from", "")))
-            now = self.cost_around(node)
-            if now < best:
-                best, chosen = now, option
+        before, cost = state_of(node), self.cost_around(node)
+        self.take_cheapest(node, self.options(node, rule))
+        if self.cost_around(node) < cost - 1e-6:
+            return True
         self.search.put_back(node, before)
-        if chosen is None:
-            return False
-        self.search.take(node, chosen, str(node.attrs.get("strategy_from", "")))
-        return True
+        return False
+
+    def take_cheapest(self, node: Node, options: Sequence[ShardingChoice]) -> None:
+        """Take the first choice with the fewest bytes around a node."""
+        source, costs = str(node.attrs.get("strategy_from", "")), list[float]()
+        for option in options:
+            self.search.take(node, option, source)
+            costs.append(self.cost_around(node))
+        self.search.take(node, options[costs.index(min(costs))], source)
 
 
 def _gradient_layout(forward: Node, index: int) -> Layout | None:
