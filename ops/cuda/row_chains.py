@@ -146,7 +146,7 @@ class RowChain:
             conditions, text = [each.condition for each in given], line.text
             if len(line.reads) == 3 and text == "{} ? {} : {}".format(*line.reads) and others == [line.reads[1]]:
                 conditions.append(f"!({values[line.reads[0]]})")
-                others, text = [], line.reads[2]
+                others, text = list[str](), line.reads[2]
             if not others and "at" not in re.findall(r"\w+", text):
                 for name, value in values.items():
                     text = re.sub(rf"\b{name}\b", value, text)
