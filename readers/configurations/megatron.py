@@ -88,7 +88,7 @@ class MegatronReader:
         self.tensor = tensor = found.count("tensor-model-parallel-size", 1)
         found.notes += ["no hidden size is stated: Megatron's sizes are taken"] * ("hidden-size" not in found)
         lengths = sequence or "seq-length" in found or "encoder-seq-length" in found
-        found.notes += ["the sequence is not stated: 1,024 tokens; --sequence states it"] * (not lengths)
+        found.notes += ["no sequence length is set: 1,024 tokens are assumed; --sequence sets it"] * (not lengths)
         self.hidden = found.count("hidden-size", 1024)
         self.heads = found.count("num-attention-heads", 16)
         self.gated = any(found.flag(name) for name in ("swiglu", "geglu", "quick-geglu"))
