@@ -91,10 +91,12 @@ def plan(request: ConfigurationRequest) -> int:
         content = _content(found, estimate, machine) | ({"better": better} if request.better else {})
         write_report(request.json, "plan", content)
     if request.verify:
-        from mspc.commands.prove_plan import degrees, prove  # late: it imports what compiles and runs programs
+        from mspc.commands.prove_plan import degrees, prove  # late: it imports the compiler and the executors
 
         print()
-        runs = {degrees(run): run for run in (found.run, *(each.run for each in faster))}
+        runs: dict[tuple[int, ...], TrainingRun] = {}
+        for run in (found.run, *(each.run for each in faster)):
+            runs.setdefault(degrees(run), run)
         for run in runs.values():
             prove(run)
     return 0

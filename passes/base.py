@@ -48,23 +48,28 @@ class Need:
         raise MspcError(message, notes=[self.remedy.format(name=name)], frames=frames)
 
 
+def _first(breaks: Callable[[Node], bool]) -> Callable[[Graph], Node | None]:
+    """Return a search for the first node that breaks a need."""
+    return lambda graph: next(filter(breaks, graph.nodes), None)
+
+
 GLOBAL = Need(
     lambda graph: "rank" in graph.attrs,
     "a graph of all ranks; the header of this one names its rank",
     "run {name} before slice_to_rank",
 )
 KNOWN = Need(
-    lambda graph: next((node for node in graph.nodes if not isinstance(node.op, Op)), None),
+    _first(lambda node: not isinstance(node.op, Op)),
     "operators that mspc knows; no operator is called {label}",
     "`mspc ops` lists them",
 )
 DIFFERENTIATED = Need(
-    lambda graph: next((node for node in graph.nodes if isinstance(node.op, Gradient)), None),
+    _first(lambda node: isinstance(node.op, Gradient)),
     "gradients made of operators; {label} only asks for them",
     "run grad before {name}",
 )
 LOWERED = Need(
-    lambda graph: next((node for node in graph.nodes if isinstance(node.op, Redistribute)), None),
+    _first(lambda node: isinstance(node.op, Redistribute)),
     "collectives; {label} is still to become some",
     "run lower_redistribution before {name}",
 )

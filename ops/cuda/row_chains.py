@@ -411,9 +411,10 @@ class _PassPlan:
         chain, columns, found = self.chain, self.chain.one_columns(), dict[int, OneColumn]()
         for number in range(self.passes - bool(chain.writes)):
             own = [line for line in chain.lines if line.total is not None and self.ready[line.name] - 1 == number]
-            hits = [columns.get(line.total.value) for line in own if line.total and line.total.how == "Sum"]
-            known = [each for each in hits if each is not None and each.column == (hits[0] or each).column]
-            if own and len(known) == len(own) and all(self.ready[total.value] != number for total in chain.totals):
+            known = [columns[line.total.value] for line in own
+                     if line.total and line.total.how == "Sum" and line.total.value in columns]  # fmt: skip
+            reads_one = len(known) == len(own) and len({each.column for each in known}) == 1
+            if reads_one and all(self.ready[total.value] != number for total in chain.totals):
                 condition = " && ".join(f"{each.condition} && {each.value} == 0" for each in known)
                 found[number] = OneColumn(known[0].column, condition, "0")
         return found

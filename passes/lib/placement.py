@@ -240,8 +240,8 @@ class Traffic:
 
     def of_edge(self, reader: Node, index: int) -> float:
         """Return the bytes to bring one reader its operand."""
-        target, value = (reader.in_layouts or {index: None})[index], reader.inputs[index]
-        return 0.0 if target is None else cheapest_source(value, [], target)[0]
+        target = reader.in_layouts[index] if reader.in_layouts is not None else None
+        return 0.0 if target is None else cheapest_source(reader.inputs[index], [], target)[0]
 
     def of_value(self, value: Value) -> float:
         """Bytes spent to bring a value to all its readers."""

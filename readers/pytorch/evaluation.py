@@ -17,7 +17,7 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiRuntimeError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_state import Precision
-from mspc.readers.pytorch.equal_layers import EqualLayers, LayerPlan, equal_layers
+from mspc.readers.pytorch.equal_layers import EqualLayers, equal_layers
 from mspc.readers.pytorch.exported_program import (
     ASSOCIATIVE,
     CONDITION,
@@ -45,6 +45,7 @@ from mspc.readers.pytorch.kinds.creation import overwritten
 from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.shapes import expanded, reshaped
 from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
+from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.written_values import (
     APART,
     SPLITS,

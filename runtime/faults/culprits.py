@@ -112,9 +112,9 @@ def _faults(
         edits = [edit for edit in edits if edit.fault not in COUNTED or state.has_lost_others(edit)]
     edits.sort(key=lambda edit: (-edit.certain, _created(edit), edit.rank))
     mismatches = state.mismatches(alignment)
-    if edits and mismatches and edits[0].certain < min(1, mismatches[0].certain):
-        if edits[0].rank != mismatches[0].rank:  # an edit of the same rank is earlier
-            edits = mismatches
+    is_less_certain = edits and mismatches and edits[0].certain < min(1, mismatches[0].certain)
+    if is_less_certain and edits[0].rank != mismatches[0].rank:  # an edit of the same rank is earlier
+        edits = mismatches
     unlike = [edit for edit in edits if state.is_of_own_program(edit)]
     found = [edit for edit in edits if edit not in unlike] or mismatches
     if not found:

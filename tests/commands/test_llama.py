@@ -1,6 +1,6 @@
 """A LLaMA-like network compiles without making its parameters, and runs from the script's first values however it is
 sharded.
-`--verbose`, `--quiet`, the progress of `opt`, and what shells complete.
+`--verbose`, `--quiet`, the progress of `opt`, and completion in shells.
 """
 
 import os

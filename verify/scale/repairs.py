@@ -317,8 +317,8 @@ def ratio_of(found: float, expected: float) -> float:
     return 0.0 if abs(size - round(size)) > 1e-6 or round(size) < 2 else float(round(size)) ** (1 if ratio > 1 else -1)
 
 
-# A step is run with each change: only what is computed from changed values, and only up to the first wrong value if
-# that is still wrong.
+# A step is run with each change: only values that are computed from changed ones, and only up to the first wrong value
+# if that is still wrong.
 
 
 class TriedChanges:

@@ -248,7 +248,7 @@ def compile_cpp(*arguments: str) -> None:
 
 @cache
 def headers() -> str:
-    """The headers that all libraries include, compiled once for a process: most of what a small library takes."""
+    """The headers that all libraries include, compiled once for a process: most of the time of a small library."""
     folder = tempfile.mkdtemp(prefix="headers_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, "headers.h")
